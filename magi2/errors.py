@@ -1,0 +1,105 @@
+"""The error tree: every failure a user can meet has a code, a retry verdict and, where one exists, a hint.
+
+The class decides what happens next: an `InputError` is never retried, an `InfrastructureError` is retried with
+back-off, a `CorruptedArtifactError` makes the artifact be computed anew.
+"""
+
+from __future__ import annotations
+
+
+class Magi2Error(Exception):
+    """Base of all errors this project raises on purpose. `str()` is one line that a user can act on."""
+
+    code = "error"
+    retryable = False
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} ({self.hint})" if self.hint else message
+
+
+class InputError(Magi2Error):
+    """What the user gave cannot be rendered: prompt, image, seed, size, profile, batch file."""
+
+    code = "input"
+
+
+class ConfigError(InputError):
+    """A profile, an architecture or a `MAGI2_*` setting is wrong."""
+
+    code = "config"
+
+
+class PromptTooLongError(InputError):
+    """The prompt has more tokens than the text encoder reads."""
+
+    code = "prompt_too_long"
+    hint = "shorten the prompt or set text.on_overflow: truncate in the profile"
+
+
+class ImageError(InputError):
+    """A reference image is missing, unreadable or too elongated."""
+
+    code = "image"
+
+
+class EnhancementError(Magi2Error):
+    """The language model gave no usable caption."""
+
+    code = "enhancement"
+
+
+class CheckpointError(InputError):
+    """Model weights are missing, unexpected, mis-shaped or unreadable."""
+
+    code = "checkpoint"
+
+
+class MediaError(Magi2Error):
+    """ffmpeg failed, or its result is not the clip that was planned."""
+
+    code = "media"
+
+
+class MissingToolError(MediaError):
+    """A program that the stage needs is absent or broken."""
+
+    code = "missing_tool"
+
+
+class ContractError(Magi2Error):
+    """A stage got or made a tensor of the wrong shape, dtype or with non-finite values."""
+
+    code = "contract"
+
+
+class CorruptedArtifactError(Magi2Error):
+    """A stored artifact does not match its manifest."""
+
+    code = "corrupted_artifact"
+    retryable = True
+
+
+class InfrastructureError(Magi2Error):
+    """Store, network or disk failed; the same call may succeed later."""
+
+    code = "infrastructure"
+    retryable = True
+
+
+class OutOfMemoryError(Magi2Error):
+    """The accelerator (or the host) has too little memory for this clip."""
+
+    code = "out_of_memory"
+
+
+class CancelledError(Magi2Error):
+    """The work was stopped from outside."""
+
+    code = "cancelled"

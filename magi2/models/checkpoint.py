@@ -1,0 +1,220 @@
+"""Reading safetensors folders and filling modules from them: strict, streaming, one tensor in memory at a time.
+
+Modules are built on the `meta` device, so that a 228 GB model never exists twice: `load_module` reads each tensor,
+casts it to the dtype the module declares, moves it to the device and puts it in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from magi2.errors import CheckpointError
+
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+
+class TensorSource(Protocol):
+    """Anything that lists tensors by name and reads one at a time."""
+
+    @property
+    def location(self) -> str: ...
+
+    def names(self) -> list[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str) -> Tensor: ...
+
+    def file_of(self, name: str) -> str: ...
+
+
+class SafetensorsFolder:
+    """The tensors of a Hugging Face style folder: an index with shards, or a single `model.safetensors`.
+
+    Only headers are read on construction. Raises CheckpointError naming the file when one is missing, truncated or
+    does not hold what the index says.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file_by_name = self._scan()
+        self._open: tuple[str, Any] | None = None
+
+    @property
+    def location(self) -> str:
+        return str(self.folder)
+
+    @property
+    def files(self) -> list[Path]:
+        """Every weight file of the folder, sorted by name."""
+        return [self.folder / name for name in sorted(set(self._file_by_name.values()))]
+
+    def names(self) -> list[str]:
+        """All tensor names, grouped by file so that reading in this order opens each file once."""
+        return sorted(self._file_by_name, key=lambda name: (self._file_by_name[name], name))
+
+    def file_of(self, name: str) -> str:
+        return str(self.folder / self._file_by_name[name])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._handle(name).get_slice(name).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        tensor: Tensor = self._handle(name).get_tensor(name)
+        return tensor
+
+    def _scan(self) -> dict[str, str]:
+        index = self.folder / INDEX_NAME
+        if index.is_file():
+            try:
+                weight_map = dict(json.loads(index.read_text())["weight_map"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{index}: not a safetensors index: {error}") from error
+            for file_name in sorted(set(weight_map.values())):
+                self._check_shard(file_name, {n for n, f in weight_map.items() if f == file_name})
+            return weight_map
+        single = self.folder / SINGLE_NAME
+        if not single.is_file():
+            raise CheckpointError(
+                f"{self.folder}: neither {INDEX_NAME} nor {SINGLE_NAME} is there",
+                hint="set MAGI2_CKPT_ROOT to a folder in the published layout, or run magi2 checkpoint make-tiny",
+            )
+        with self._open_file(SINGLE_NAME) as handle:
+            return dict.fromkeys(handle.keys(), SINGLE_NAME)
+
+    def _check_shard(self, file_name: str, expected: set[str]) -> None:
+        if Path(file_name).name != file_name:
+            raise CheckpointError(f"{self.folder / INDEX_NAME}: shard name {file_name!r} leaves the folder")
+        with self._open_file(file_name) as handle:
+            absent = sorted(expected - set(handle.keys()))
+        if absent:
+            raise CheckpointError(f"{self.folder / file_name}: the index promises {absent[0]!r}, the file lacks it")
+
+    def _open_file(self, file_name: str) -> Any:
+        path = self.folder / file_name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: weight file is missing")
+        try:
+            return safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: unreadable or truncated: {error}") from error
+
+    def _handle(self, name: str) -> Any:
+        file_name = self._file_by_name[name]
+        if self._open is None or self._open[0] != file_name:
+            self._open = (file_name, self._open_file(file_name))
+        return self._open[1]
+
+
+class TensorMapping:
+    """A `TensorSource` over tensors already in memory (an unpickled `.pth` or `.ckpt`)."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, path: Path) -> None:
+        self._tensors, self._path = dict(tensors), path
+
+    @property
+    def location(self) -> str:
+        return str(self._path)
+
+    def names(self) -> list[str]:
+        return sorted(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def read(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def file_of(self, name: str) -> str:
+        return str(self._path)
+
+
+def read_pickled(path: Path) -> Mapping[str, Any]:
+    """The top-level mapping of a `.pth` / `.ckpt` file, memory-mapped; only plain tensors are ever unpickled.
+
+    Raises: CheckpointError when the file is missing, is not a mapping, or needs more than `weights_only` allows.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: weight file is missing")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch raises many types here; all of them mean the same to the user
+        raise CheckpointError(f"{path}: unreadable as a weights-only checkpoint: {error}") from error
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a mapping of tensors")
+    return content
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What `load_module` did: tensors put in place, and tensors of the file that nobody asked for."""
+
+    loaded: int
+    skipped: tuple[str, ...] = field(default=())
+
+
+def load_module(
+    module: nn.Module,
+    source: TensorSource,
+    *,
+    device: torch.device | str = "cpu",
+    rename: Callable[[str], str | None] = lambda name: name,
+    transform: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor,
+) -> LoadReport:
+    """Fill a module (normally built on `meta`) from `source`, strictly in both directions.
+
+    `rename` maps a stored name to the module's name, or to None for a tensor outside the model, which is skipped and
+    listed. Stored values are cast to the dtype that the module declares. `transform` sees (module name, stored tensor)
+    before the shape check. Raises CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
+    """
+    slots = {name: slot for name, slot in _slots(module)}
+    targets = {name: rename(name) for name in source.names()}
+    skipped = tuple(name for name, target in targets.items() if target is None)
+    _check_names(source, slots.keys(), {t: n for n, t in targets.items() if t is not None})
+    for stored, target in targets.items():
+        if target is not None:
+            owner, attribute = slots[target]
+            tensor = transform(target, source.read(stored))
+            _place(owner, attribute, tensor, device, f"{source.file_of(stored)}: {stored}")
+    return LoadReport(loaded=len(slots), skipped=skipped)
+
+
+def _slots(module: nn.Module) -> Iterable[tuple[str, tuple[nn.Module, str]]]:
+    persistent = set(module.state_dict(keep_vars=True))
+    for prefix, owner in module.named_modules():
+        for attribute in [*owner._parameters, *owner._buffers]:
+            name = f"{prefix}.{attribute}" if prefix else attribute
+            if name in persistent:
+                yield name, (owner, attribute)
+
+
+def _check_names(source: TensorSource, wanted: Iterable[str], stored_by_target: Mapping[str, str]) -> None:
+    missing = sorted(set(wanted) - set(stored_by_target))
+    if missing:
+        raise CheckpointError(f"{source.location}: {len(missing)} tensors are missing, first {missing[0]!r}")
+    unexpected = sorted(set(stored_by_target) - set(wanted))
+    if unexpected:
+        stored = stored_by_target[unexpected[0]]
+        raise CheckpointError(
+            f"{source.file_of(stored)}: {len(unexpected)} tensors that this model does not have, first {stored!r}",
+            hint="is the architecture in the profile the one of these weights?",
+        )
+
+
+def _place(owner: nn.Module, attribute: str, tensor: Tensor, device: torch.device | str, place: str) -> None:
+    current = getattr(owner, attribute)
+    if tuple(tensor.shape) != tuple(current.shape):
+        raise CheckpointError(f"{place}: shape {tuple(tensor.shape)}, the model wants {tuple(current.shape)}")
+    value = tensor.to(device=device, dtype=current.dtype, copy=True)
+    if isinstance(current, nn.Parameter):
+        value = nn.Parameter(value, requires_grad=False)
+    setattr(owner, attribute, value)
