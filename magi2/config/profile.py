@@ -1,0 +1,143 @@
+"""A profile: everything that decides a clip's bits besides its prompt, its image and its seed.
+
+Defaults are the published settings, also where the upstream code's own defaults differ when a field is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.refiner.config import RefinerConfig
+from magi2.models.video_vae.config import WanVaeConfig
+from magi2.sampling.settings import GuidanceConfig
+
+DURATION_S = 10
+LATENT_STRIDE = 16
+
+
+class Section(BaseModel):
+    """Base of every part of a profile: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sized(Section):
+    """A picture size in pixels; both sides are multiples of the latent stride, never floored behind the user's back."""
+
+    width: int = Field(ge=32, le=4096, description="pixels")
+    height: int = Field(ge=32, le=4096, description="pixels")
+
+    @field_validator("width", "height")
+    @classmethod
+    def _whole_latents(cls, value: int) -> int:
+        if value % LATENT_STRIDE:
+            nearest = round(value / LATENT_STRIDE) * LATENT_STRIDE
+            raise ValueError(f"must be a multiple of {LATENT_STRIDE}, the nearest is {nearest}")
+        return value
+
+
+class Architectures(Section):
+    """The networks' shapes; in YAML each is the name of a file in `configs/models/`."""
+
+    preview: PreviewConfig
+    refiner: RefinerConfig
+    video_vae: WanVaeConfig
+
+
+class TextSettings(Section):
+    max_tokens: int = Field(7000, ge=1, description="tokens the encoder reads")
+    on_overflow: Literal["refuse", "truncate"] = "refuse"
+    use_negative_prompt: bool = True
+    negative_prompt: str = Field("negative_prompt.txt", description="file, relative to the configs folder")
+
+
+class EnhancementSettings(Section):
+    mode: Literal["auto", "off", "offline", "llm", "llm-then-offline", "llm-strict"] = Field(
+        "auto", description="auto: llm when an endpoint is configured, else off"
+    )
+    compact_format: Literal["markdown", "json"] = "markdown"
+
+
+class PreviewSettings(Sized):
+    steps: int = Field(100, ge=1, le=1000)
+    shift: float = Field(7.0, gt=0)
+    guidance: GuidanceConfig = GuidanceConfig()
+    use_ref_for_uncond: bool = True
+    ref_image_type: Literal["original", "square"] = "original"
+
+
+class RefinerSettings(Sized):
+    steps: int = Field(5, ge=1, le=1000)
+    shift: float = Field(5.0, gt=0)
+    guidance_scale: float = Field(2.0, ge=0)
+    noise_index: int = Field(220, ge=0, le=999)
+
+
+class DecodeSettings(Section):
+    decoder: Literal["turbo", "wan"] = "turbo"
+    rounding: Literal["round", "truncate"] = Field("round", description="float to 8 bit; truncate is upstream's")
+
+
+class DeliverySettings(Section):
+    codec: Literal["h264", "hevc", "av1"] = "h264"
+    crf: int = Field(16, ge=0, le=63)
+    preset: str = "medium"
+    width: int | None = Field(None, ge=16, description="delivered pixels; absent: as decoded")
+    height: int | None = Field(None, ge=16)
+    fit: Literal["crop", "scale"] = "crop"
+    pad_last_frame: bool = Field(False, description="hold the last frame so that the picture lasts ten seconds")
+    audio_bitrate_kbps: int = Field(192, ge=32, le=512)
+
+    @model_validator(mode="after")
+    def _both_sides_or_none(self) -> Self:
+        if (self.width is None) != (self.height is None):
+            raise ValueError("width and height go together: give both or neither")
+        return self
+
+
+class Profile(Section):
+    """One resolved profile. `digest()` identifies it; it is stored with everything it made."""
+
+    name: str
+    description: str = ""
+    duration_s: int = DURATION_S
+    compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    noise_device: Literal["cpu", "accelerator"] = Field(
+        "cpu", description="cpu: one seed, same noise everywhere; accelerator: upstream's stream"
+    )
+    architectures: Architectures
+    text: TextSettings = TextSettings()
+    enhancement: EnhancementSettings = EnhancementSettings()
+    preview: PreviewSettings
+    refiner: RefinerSettings | None = None
+    decode: DecodeSettings = DecodeSettings()
+    delivery: DeliverySettings = DeliverySettings()
+
+    @field_validator("duration_s")
+    @classmethod
+    def _ten_seconds_only(cls, value: int) -> int:
+        if value != DURATION_S:
+            raise ValueError(f"the model was trained on clips of {DURATION_S} s and makes no other length")
+        return value
+
+    @model_validator(mode="after")
+    def _delivery_fits(self) -> Self:
+        decoded, wanted = self.refiner or self.preview, self.delivery
+        if wanted.width is None or wanted.height is None or wanted.fit == "scale":
+            return self
+        if wanted.width > decoded.width or wanted.height > decoded.height:
+            raise ValueError(
+                f"delivery {wanted.width}x{wanted.height} cannot be cropped from {decoded.width}x{decoded.height}; "
+                "use fit: scale"
+            )
+        return self
+
+    def digest(self) -> str:
+        """SHA-256 of the resolved settings; name and description do not count."""
+        content = self.model_dump(mode="json", exclude={"name", "description"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

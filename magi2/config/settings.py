@@ -1,0 +1,84 @@
+"""The deployment's `MAGI2_*` environment variables; the only place that reads them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from magi2.config.strict import nearest
+from magi2.errors import ConfigError
+
+_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_TEST_PREFIX = "MAGI2_TEST_"
+
+
+def _default_store() -> str:
+    data_home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return str(Path(data_home) / "magi2" / "store")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a deployment decides and a clip's bits do not depend on; secrets never show in `repr`."""
+
+    ckpt_root: Path | None = None
+    """Folder with preview/, refiner/, text_encoder/, vae/, turbo_vae/, stable-audio-open-1.0/ (MAGI2_CKPT_ROOT)."""
+    store: str = field(default_factory=_default_store)
+    """Where artifacts live: a folder or an s3:// address (MAGI2_STORE)."""
+    configs: Path = _CONFIGS
+    """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
+    device: str | None = None
+    """cuda, musa or cpu, optionally with an index; by default what the machine has (MAGI2_DEVICE)."""
+    ffmpeg: str | None = None
+    """Path of the ffmpeg program; by default the system's, else imageio-ffmpeg's (MAGI2_FFMPEG)."""
+    deterministic: bool = False
+    """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
+    pe_base_url: str | None = None
+    """OpenAI-compatible endpoint for prompt enhancement (MAGI2_PE_BASE_URL)."""
+    pe_model: str = "gemini-3.1-pro-preview"
+    """Model name asked of that endpoint (MAGI2_PE_MODEL)."""
+    pe_api_key: str | None = field(default=None, repr=False)
+    """Its credential (MAGI2_PE_API_KEY)."""
+    pe_timeout_s: float = 180.0
+    """Bound on one enhancement, all attempts together (MAGI2_PE_TIMEOUT_S)."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Settings from `MAGI2_*`. Raises ConfigError on an unknown name (naming the nearest) or a bad value."""
+        known = {f"MAGI2_{name.upper()}": name for name in cls.__dataclass_fields__}
+        values: dict[str, object] = {}
+        for variable, text in environment.items():
+            if not variable.startswith("MAGI2_") or variable.startswith(_TEST_PREFIX) or not text:
+                continue
+            if variable not in known:
+                raise ConfigError(f"environment: unknown variable {variable}", hint=nearest(variable, known))
+            values[known[variable]] = _parse(variable, known[variable], text)
+        return cls(**values)  # type: ignore[arg-type]
+
+    def checkpoint_root(self) -> Path:
+        """The weights' folder. Raises ConfigError when it is not set or is no folder."""
+        if self.ckpt_root is None:
+            raise ConfigError(
+                "no model weights: MAGI2_CKPT_ROOT is not set",
+                hint="point it at the published weights, or make random ones: magi2 checkpoint make-tiny DIR --seed 1",
+            )
+        if not self.ckpt_root.is_dir():
+            raise ConfigError(f"no model weights: MAGI2_CKPT_ROOT={self.ckpt_root} is not a folder")
+        return self.ckpt_root
+
+
+def _parse(variable: str, name: str, text: str) -> object:
+    if name in ("ckpt_root", "configs"):
+        return Path(text).expanduser().absolute()
+    if name == "deterministic":
+        if text.lower() not in ("0", "1", "true", "false"):
+            raise ConfigError(f"environment: {variable}={text!r} is neither 0 nor 1")
+        return text.lower() in ("1", "true")
+    if name == "pe_timeout_s":
+        try:
+            return float(text)
+        except ValueError as error:
+            raise ConfigError(f"environment: {variable}={text!r} is not a number of seconds") from error
+    return text
