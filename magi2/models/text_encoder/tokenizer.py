@@ -1,0 +1,90 @@
+"""Text to token ids and character offsets, with the extra splitter that the weights were released with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+from transformers import AutoTokenizer
+
+from magi2.errors import CheckpointError, InputError
+
+# Every character in these ranges becomes a piece of its own before the stock pre-tokenizer sees the text, so no merge
+# crosses it. The first range, ASCII `0` to `U`, is an accident of the published pattern: its last term was meant to
+# be U+20000-2FFFF, but the regex engine reads that escape as literal characters. The class is written here with
+# explicit ranges, because another engine may read the published pattern differently.
+# Source: MAGI-2 preview text encoder; the ranges were measured code point by code point.
+ISOLATED_RANGES = (
+    (0x0030, 0x0055),
+    (0x1100, 0x11FF),
+    (0x2E80, 0xA4CF),
+    (0xA840, 0xD7AF),
+    (0xF900, 0xFAFF),
+    (0xFE30, 0xFE4F),
+    (0xFF65, 0xFFDC),
+)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids and, for each, the half-open character span `(start, end)` in the text it came from."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def first(self, count: int) -> Tokens:
+        """The first `count` tokens (all of them when there are fewer)."""
+        return Tokens(self.ids[:count], self.offsets[:count])
+
+
+class PromptTokenizer:
+    """The checkpoint's tokenizer behind the extra splitter: raw text only, no template, no special tokens added.
+
+    The tokenizer handed in is changed in place and belongs to this object from then on.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        stock = tokenizer.pre_tokenizer
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([isolating_splitter(), *([stock] if stock else [])])
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+
+    def tokenize(self, text: str) -> Tokens:
+        """All tokens of `text`. Raises: InputError when the text holds a lone surrogate, which no encoding accepts."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"prompt: character {error.start} is the lone surrogate {text[error.start]!a}",
+                hint="save the prompt as valid UTF-8",
+            ) from error
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return Tokens(ids=tuple(encoding.ids), offsets=tuple(encoding.offsets))
+
+
+def isolating_splitter() -> pre_tokenizers.Split:
+    """A pre-tokenizer that cuts out each character of `ISOLATED_RANGES`; the text around it stays whole."""
+    ranges = "".join(f"{chr(first)}-{chr(last)}" for first, last in ISOLATED_RANGES)
+    return pre_tokenizers.Split(Regex(f"[{ranges}]"), behavior="isolated")
+
+
+def load_prompt_tokenizer(folder: Path) -> PromptTokenizer:
+    """The tokenizer of a checkpoint folder, without its weights (enough to count tokens).
+
+    Never runs code from the folder and never asks the network. Raises: CheckpointError when a file is missing or
+    unreadable.
+    """
+    for name in TOKENIZER_FILES:
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder / name}: tokenizer file is missing")
+    try:
+        auto = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return PromptTokenizer(auto.backend_tokenizer)
+    except Exception as error:  # transformers and tokenizers raise many types; all mean the same to the user
+        raise CheckpointError(f"{folder}: unreadable tokenizer: {error}") from error

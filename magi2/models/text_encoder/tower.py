@@ -1,0 +1,104 @@
+"""The network: transformers' Qwen3.5 text model without its last two layers, final norm, cache and head."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
+
+from magi2.errors import CheckpointError
+from magi2.models.checkpoint import LoadReport, TensorSource, load_module
+
+PREFIX = "model.language_model."
+# The text embedding is the third entry from the end of the list of hidden states, whose last one is the normed output
+# of the last layer: the residual stream before the last two layers. Source: MAGI-2 preview engine settings.
+SKIPPED_LAYERS = 2
+# Parts of the published repository that a text prompt never passes through.
+OUTSIDE = ("model.visual.", "lm_head.", "mtp.")
+MODEL_TYPE = "qwen3_5_text"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The content of the folder's `config.json`. Raises: CheckpointError when it is missing or no JSON object."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{path}: the text encoder's config is missing")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: holds a {type(config).__name__}, not an object")
+    return config
+
+
+def parse_config(config: Mapping[str, Any]) -> Qwen3_5TextConfig:
+    """The text tower's full architecture out of a composite config (with `text_config`) or a plain one.
+
+    Raises: CheckpointError for another kind of model, a value transformers refuses, or too few layers to skip two.
+    """
+    text = config.get("text_config", config)
+    if not isinstance(text, Mapping) or text.get("model_type") != MODEL_TYPE:
+        found = text.get("model_type") if isinstance(text, Mapping) else text
+        raise CheckpointError(f"text encoder config: model_type is {found!r}, must be {MODEL_TYPE!r}")
+    try:
+        parsed = Qwen3_5TextConfig.from_dict(dict(text))
+    except Exception as error:  # transformers' strict dataclasses raise several types of their own
+        raise CheckpointError(f"text encoder config: {error}") from error
+    if parsed.num_hidden_layers <= SKIPPED_LAYERS or len(parsed.layer_types) != parsed.num_hidden_layers:
+        raise CheckpointError(
+            f"text encoder config: {parsed.num_hidden_layers} layers of {len(parsed.layer_types)} types, "
+            f"must be equal and more than the {SKIPPED_LAYERS} that are not run"
+        )
+    return parsed
+
+
+def build_tower(config: Qwen3_5TextConfig, *, num_layers: int, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
+    """The first `num_layers` layers of the text tower on `meta`, ending in the bare residual stream (no final norm)."""
+    cut = Qwen3_5TextConfig.from_dict(
+        {
+            **config.to_dict(),
+            "num_hidden_layers": num_layers,
+            "layer_types": list(config.layer_types[:num_layers]),
+            "use_cache": False,
+        }
+    )
+    with torch.device("meta"):
+        tower: nn.Module = Qwen3_5TextModel(cut)
+        tower.norm = nn.Identity()
+    return tower.to(dtype).eval()
+
+
+def load_tower(
+    config: Qwen3_5TextConfig, source: TensorSource, *, device: torch.device | str, dtype: torch.dtype
+) -> tuple[nn.Module, LoadReport]:
+    """The tower with its weights on `device` in `dtype`; each tensor is read once, the others never.
+
+    Raises: CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
+    """
+    tower = build_tower(config, num_layers=config.num_hidden_layers - SKIPPED_LAYERS, dtype=dtype)
+    report = load_module(tower, source, device=device, rename=lambda name: _tower_name(name, config.num_hidden_layers))
+    # The rotary frequencies are in no file: computed anew off `meta`, in fp32 whatever the tower's dtype.
+    tower.rotary_emb = type(tower.rotary_emb)(config).to(device)
+    return tower, report
+
+
+def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Stored name and shape of every tensor that the encoder reads, from the content of `config.json`."""
+    parsed = parse_config(config)
+    tower = build_tower(parsed, num_layers=parsed.num_hidden_layers - SKIPPED_LAYERS)
+    return {PREFIX + name: tuple(tensor.shape) for name, tensor in tower.state_dict().items()}
+
+
+def _tower_name(stored: str, num_layers: int) -> str | None:
+    """The tower's name of a stored tensor; None for one that is never run. Other names pass through, to be refused."""
+    name = stored.removeprefix(PREFIX)
+    if name == stored:
+        return None if stored.startswith(OUTSIDE) else stored
+    unread = tuple(f"layers.{index}." for index in range(num_layers - SKIPPED_LAYERS, num_layers))
+    return None if name.startswith((*unread, "norm.")) else name

@@ -1,0 +1,94 @@
+"""Token ids, offsets and the extra splitter against the golden values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from magi2.errors import CheckpointError, InputError
+from magi2.models.text_encoder import PromptTokenizer, load_prompt_tokenizer
+from magi2.models.text_encoder.tokenizer import ISOLATED_RANGES, isolating_splitter
+
+CASES = (
+    *("plain_en", "cjk_mix", "figure_plain", "single_char", "upper_digits"),
+    *("json_struct", "json_no_global", "json_list", "json_scalar"),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(golden_text: Path) -> PromptTokenizer:
+    return load_prompt_tokenizer(golden_text / "tiny_text_encoder")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ids_and_offsets_are_the_published_ones(
+    case: str, tokenizer: PromptTokenizer, text_prompts: dict[str, Any], text_vectors: dict[str, Tensor]
+) -> None:
+    tokens = tokenizer.tokenize(text_prompts[case]["normalised"])
+    assert list(tokens.ids) == text_vectors[f"{case}.input_ids"][0].tolist()
+    assert [list(span) for span in tokens.offsets] == text_vectors[f"{case}.offsets"][0].tolist()
+    assert len(tokens) == text_prompts[case]["num_tokens"]
+
+
+def test_the_splitter_changes_the_ids_of_ordinary_english(
+    tokenizer: PromptTokenizer, text_prompts: dict[str, Any]
+) -> None:
+    case = text_prompts["figure_plain"]
+    assert list(tokenizer.tokenize(case["normalised"]).ids) != case["input_ids_without_cjk_split"]
+
+
+def test_every_code_point_is_isolated_exactly_where_measured(golden_text: Path) -> None:
+    measured = json.loads((golden_text / "pre_split.json").read_text())["observed_isolated_code_point_ranges"]
+    isolated = {code for first, last in measured for code in range(int(first, 16), int(last, 16) + 1)}
+    splitter = isolating_splitter()
+    for block in range(0, 0x30000, 0x800):
+        if 0xD800 <= block < 0xE000:
+            continue  # surrogates are no characters
+        codes = range(block, block + 0x800)
+        pieces = splitter.pre_tokenize_str("v".join(map(chr, codes)))
+        alone = {ord(piece) for piece, _ in pieces if len(piece) == 1 and piece != "v"}
+        # A block's first and last character have one neighbour only, and are alone whenever that one is cut off.
+        assert alone - {codes[0], codes[-1]} == isolated & set(codes[1:-1])
+    assert {(int(first, 16), int(last, 16)) for first, last in measured} == set(ISOLATED_RANGES)
+
+
+def test_splits_are_the_measured_ones(golden_text: Path) -> None:
+    for sample in json.loads((golden_text / "pre_split.json").read_text())["samples"]:
+        pieces = [piece for piece, _ in isolating_splitter().pre_tokenize_str(sample["text"])]
+        assert pieces == sample["pieces"]
+
+
+def test_offsets_count_characters_of_the_text_before_normalisation(tokenizer: PromptTokenizer) -> None:
+    decomposed = "cafe\u0301 <Figure 1>"
+    tokens = tokenizer.tokenize(decomposed)
+    assert tokens.offsets[-1] == (len(decomposed) - 1, len(decomposed))
+
+
+def test_empty_text_has_no_tokens(tokenizer: PromptTokenizer) -> None:
+    assert len(tokenizer.tokenize("")) == 0
+
+
+def test_lone_surrogate_is_refused_with_its_place(tokenizer: PromptTokenizer) -> None:
+    with pytest.raises(InputError, match=r"character 3 is the lone surrogate '\\ud800'"):
+        tokenizer.tokenize("fox\ud800")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_missing_tokenizer_file_is_named(name: str, tiny_text_folder: Path, tmp_path: Path) -> None:
+    for file in tiny_text_folder.iterdir():
+        if file.name != name:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(CheckpointError, match=name):
+        load_prompt_tokenizer(tmp_path)
+
+
+def test_broken_tokenizer_is_a_checkpoint_error(tiny_text_folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(tiny_text_folder / name)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model"')
+    with pytest.raises(CheckpointError, match="unreadable tokenizer"):
+        load_prompt_tokenizer(tmp_path)
