@@ -1,0 +1,214 @@
+"""The one place that asks what accelerator this is; everything else asks here.
+
+On MUSA `torch.cuda.is_available()` stays False even with torchada, so a check written elsewhere would silently fall
+back to the CPU. Device strings and collective backends are the native ones; torchada is imported by `activate` alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from magi2.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Whether a platform can do something (its truth value), and why that is so in one line."""
+
+    supported: bool
+    why: str
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What differs between platforms: names that torch wants, and what kernels and loops may rely on."""
+
+    name: str
+    device_type: str
+    collective_backend: str
+    bf16_atomics: Capability
+    int64_scatter_fast: Capability
+    float64: Capability
+    graph_capture: Capability
+    triton: Capability
+
+
+class MemoryStats(NamedTuple):
+    """Bytes held now, the most held since the last reset, and all the device has."""
+
+    allocated: int
+    peak: int
+    total: int
+
+
+ACCELERATORS = MappingProxyType(
+    {
+        "cuda": Accelerator(
+            name="cuda",
+            device_type="cuda",
+            collective_backend="nccl",
+            bf16_atomics=Capability(True, "native since Hopper; still unordered, so sums vary from run to run"),
+            int64_scatter_fast=Capability(True, "native 64-bit atomics"),
+            float64=Capability(True, "native arithmetic"),
+            graph_capture=Capability(True, "CUDA graphs; a step reads nothing back"),
+            triton=Capability(True, "Triton's first target"),
+        ),
+        "musa": Accelerator(
+            name="musa",
+            device_type="musa",
+            collective_backend="mccl",
+            bf16_atomics=Capability(False, "Triton-MUSA has none: store sorted rows and sum them by a gather"),
+            int64_scatter_fast=Capability(False, "an int64 scatter_add_ takes about 39 ms: count in int32 or search"),
+            float64=Capability(False, "unsupported on the device: tables in float64 are made on the host"),
+            graph_capture=Capability(False, "about 2,048 live graphs a process, and replay is slower than compiled"),
+            triton=Capability(True, "Triton-MUSA"),
+        ),
+        "cpu": Accelerator(
+            name="cpu",
+            device_type="cpu",
+            collective_backend="gloo",
+            bf16_atomics=Capability(False, "kernels run as their torch references"),
+            int64_scatter_fast=Capability(True, "a plain loop in host memory"),
+            float64=Capability(True, "native arithmetic"),
+            graph_capture=Capability(False, "nothing to capture"),
+            triton=Capability(False, "only in its interpreter, for tests"),
+        ),
+    }
+)
+
+
+def current(name: str | None = None) -> Accelerator:
+    """The accelerator of this machine: MUSA before CUDA before CPU, each only if built in and available.
+
+    `name` ("cuda", "musa" or "cpu") overrides the search. Raises ConfigError when it is unknown or not available here.
+    """
+    if name is None:
+        found = next(candidate for candidate in ("musa", "cuda", "cpu") if _is_available(candidate))
+        return ACCELERATORS[found]
+    if name not in ACCELERATORS:
+        raise ConfigError(f"device is {name!r}, must be one of {', '.join(ACCELERATORS)}")
+    if not _is_available(name):
+        raise ConfigError(f"device {name!r} is not available here", hint="unset it, or set it to cpu")
+    return ACCELERATORS[name]
+
+
+def device(index: int = 0, *, accelerator: Accelerator | None = None) -> torch.device:
+    """The torch device of the `index`-th accelerator; the CPU is one device whatever the index."""
+    chosen = accelerator or current()
+    return torch.device("cpu") if chosen.name == "cpu" else torch.device(chosen.device_type, index)
+
+
+def activate(accelerator: Accelerator | None = None, *, index: int | None = None) -> torch.device:
+    """Prepare this process for its accelerator and return its device; call it once in each process, before other work.
+
+    On MUSA, and only there, this imports torchada, which patches the importing process. `index` makes that device
+    the current one. Raises ConfigError when MUSA is chosen and torchada is missing.
+    """
+    chosen = accelerator or current()
+    if chosen.name == "musa":
+        try:
+            importlib.import_module("torchada")
+        except ImportError as error:
+            raise ConfigError(f"MUSA needs torchada: {error}", hint="pip install 'magi2[musa]'") from error
+    if chosen.name != "cpu" and index is not None:
+        _runtime(chosen).set_device(index)
+    logger.info("accelerator %s, collective backend %s", chosen.name, chosen.collective_backend)
+    return device(index or 0, accelerator=chosen)
+
+
+def synchronize(*, accelerator: Accelerator | None = None) -> None:
+    """Wait until the current device has done all work given to it. Nothing to wait for on the CPU."""
+    chosen = accelerator or current()
+    if chosen.name != "cpu":
+        _runtime(chosen).synchronize()
+
+
+def memory_stats(*, accelerator: Accelerator | None = None) -> MemoryStats:
+    """Memory of the current device as torch's allocator sees it; on the CPU that of this process, in bytes."""
+    chosen = accelerator or current()
+    if chosen.name == "cpu":
+        return _host_memory()
+    runtime = _runtime(chosen)
+    _, total = runtime.mem_get_info()
+    return MemoryStats(runtime.memory_allocated(), runtime.max_memory_allocated(), total)
+
+
+def reset_peak_memory(*, accelerator: Accelerator | None = None) -> None:
+    """Start a new peak on the current device. On the CPU the peak is the process's and stays."""
+    chosen = accelerator or current()
+    if chosen.name != "cpu":
+        _runtime(chosen).reset_peak_memory_stats()
+
+
+def empty_cache(*, accelerator: Accelerator | None = None) -> None:
+    """Give memory that torch holds but does not use back to the current device. Nothing to do on the CPU."""
+    chosen = accelerator or current()
+    if chosen.name != "cpu":
+        _runtime(chosen).empty_cache()
+
+
+def set_deterministic(enabled: bool) -> None:
+    """Make torch refuse or replace operations whose result varies from run to run; no seed is touched.
+
+    Call it before the first matrix product: cuBLAS reads its workspace variable when it starts.
+    """
+    if enabled:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(enabled)
+    # Filling every fresh tensor with NaN only finds bugs; it would write 228 GB of weights twice.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def disable_tf32() -> None:
+    """Keep fp32 products in fp32: embedders, router logits and heads are defined that way, containers may differ."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    mudnn = getattr(torch.backends, "mudnn", None)
+    if mudnn is not None:
+        mudnn.allow_tf32 = False
+
+
+def _is_available(name: str) -> bool:
+    if name == "cuda":
+        return torch.version.cuda is not None and bool(torch.cuda.is_available())
+    if name == "musa":
+        return _has_musa_build() and bool(_runtime(ACCELERATORS["musa"]).is_available())
+    return True
+
+
+def _has_musa_build() -> bool:
+    # torch_musa sets torch.version.musa when it is imported, which nobody may have done yet.
+    return getattr(torch.version, "musa", None) is not None or importlib.util.find_spec("torch_musa") is not None
+
+
+def _runtime(accelerator: Accelerator) -> Any:
+    """`torch.cuda`, or `torch.musa`, which has the same functions and exists once torch_musa is imported."""
+    if accelerator.name == "musa" and not hasattr(torch, "musa"):
+        importlib.import_module("torch_musa")
+    return getattr(torch, accelerator.device_type)
+
+
+def _host_memory() -> MemoryStats:
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = usage if sys.platform == "darwin" else usage * 1024
+    page = os.sysconf("SC_PAGE_SIZE")
+    statm = Path("/proc/self/statm")
+    allocated = int(statm.read_text().split()[1]) * page if statm.exists() else peak
+    return MemoryStats(allocated, max(peak, allocated), os.sysconf("SC_PHYS_PAGES") * page)

@@ -1,0 +1,257 @@
+"""Every platform is simulated here; only the CPU is really there."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+import magi2
+from magi2 import platform
+from magi2.errors import ConfigError
+
+PACKAGE = Path(magi2.__file__).parent
+# What only the platform module may ask or name: a check elsewhere silently picks the CPU on MUSA.
+PRIVATE_ATTRIBUTES = (
+    "torch.cuda.is_available",
+    "torch.cuda.get_device_capability",
+    "torch.cuda.get_device_name",
+    "torch.version.cuda",
+    "torch.version.musa",
+    "torch.version.hip",
+    "torch.musa",
+)
+PRIVATE_MODULES = {"torchada", "torch_musa"}
+PRIVATE_STRINGS = {"nccl", "mccl"}
+
+
+class FakeRuntime(ModuleType):
+    """Stands for `torch.musa` or `torch.cuda`; remembers what was called."""
+
+    def __init__(self, name: str, available: bool = True) -> None:
+        super().__init__(name)
+        self.calls: list[str] = []
+        self.is_available = lambda: available
+        self.synchronize = lambda: self.calls.append("synchronize")
+        self.set_device = lambda index: self.calls.append(f"set_device {index}")
+        self.reset_peak_memory_stats = lambda: self.calls.append("reset_peak")
+        self.empty_cache = lambda: self.calls.append("empty_cache")
+        self.memory_allocated = lambda: 3
+        self.max_memory_allocated = lambda: 5
+        self.mem_get_info = lambda: (60, 80)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with no accelerator, whatever this one has."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "musa", None, raising=False)
+    return monkeypatch
+
+
+def pretend_cuda(patch: pytest.MonkeyPatch, *, available: bool = True) -> FakeRuntime:
+    runtime = FakeRuntime("cuda", available)
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setattr(torch, "cuda", runtime)
+    return runtime
+
+
+def pretend_musa(patch: pytest.MonkeyPatch, *, available: bool = True) -> FakeRuntime:
+    runtime = FakeRuntime("musa", available)
+    patch.setattr(torch.version, "musa", "4.3.0", raising=False)
+    patch.setattr(torch, "musa", runtime, raising=False)
+    return runtime
+
+
+def test_a_machine_without_accelerator_is_cpu_with_gloo(bare: pytest.MonkeyPatch) -> None:
+    found = platform.current()
+    assert (found.name, found.device_type, found.collective_backend) == ("cpu", "cpu", "gloo")
+    assert platform.device(3) == torch.device("cpu")
+
+
+def test_cuda_is_found_by_build_and_availability(bare: pytest.MonkeyPatch) -> None:
+    pretend_cuda(bare)
+    found = platform.current()
+    assert (found.name, found.device_type, found.collective_backend) == ("cuda", "cuda", "nccl")
+    assert platform.device(2) == torch.device("cuda", 2)
+
+
+def test_cuda_build_without_a_card_is_cpu(bare: pytest.MonkeyPatch) -> None:
+    pretend_cuda(bare, available=False)
+    assert platform.current().name == "cpu"
+
+
+def test_musa_is_found_although_cuda_says_no(bare: pytest.MonkeyPatch) -> None:
+    pretend_musa(bare)
+    found = platform.current()
+    assert (found.name, found.device_type, found.collective_backend) == ("musa", "musa", "mccl")
+
+
+def test_musa_comes_before_cuda(bare: pytest.MonkeyPatch) -> None:
+    pretend_cuda(bare)
+    pretend_musa(bare)
+    assert platform.current().name == "musa"
+
+
+def test_musa_build_without_a_card_is_cpu(bare: pytest.MonkeyPatch) -> None:
+    pretend_musa(bare, available=False)
+    assert platform.current().name == "cpu"
+
+
+def test_torch_musa_is_imported_to_find_musa(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch_musa.py").write_text(
+        "import torch, types\n"
+        "torch.version.musa = '4.3.0'\n"
+        "torch.musa = types.SimpleNamespace(is_available=lambda: True)\n"
+    )
+    bare.syspath_prepend(tmp_path)
+    bare.setattr(torch, "musa", None, raising=False)
+    bare.delattr(torch, "musa")
+    try:
+        assert platform.current().name == "musa"
+    finally:
+        sys.modules.pop("torch_musa", None)
+        del torch.musa
+
+
+def test_an_override_wins_over_what_is_found(bare: pytest.MonkeyPatch) -> None:
+    pretend_cuda(bare)
+    assert platform.current("cpu").name == "cpu"
+    assert platform.device(1, accelerator=platform.current("cpu")) == torch.device("cpu")
+
+
+def test_an_unavailable_override_is_refused(bare: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="'cuda' is not available"):
+        platform.current("cuda")
+
+
+def test_an_unknown_override_is_refused_with_the_choices(bare: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="'tpu', must be one of cuda, musa, cpu"):
+        platform.current("tpu")
+
+
+@pytest.mark.parametrize("pretend", [pretend_cuda, pretend_musa])
+def test_the_runtime_of_the_platform_is_used(bare: pytest.MonkeyPatch, pretend: object) -> None:
+    runtime = pretend(bare)
+    platform.synchronize()
+    platform.reset_peak_memory()
+    platform.empty_cache()
+    assert runtime.calls == ["synchronize", "reset_peak", "empty_cache"]
+    assert platform.memory_stats() == (3, 5, 80)
+
+
+def test_cpu_memory_is_that_of_the_process(bare: pytest.MonkeyPatch) -> None:
+    platform.synchronize()
+    platform.reset_peak_memory()
+    platform.empty_cache()
+    stats = platform.memory_stats()
+    assert 0 < stats.allocated <= stats.peak < stats.total
+
+
+def test_musa_activation_imports_torchada_and_selects_the_device(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runtime = pretend_musa(bare)
+    (tmp_path / "torchada.py").write_text("")
+    bare.syspath_prepend(tmp_path)
+    bare.setattr(platform, "device", lambda index, accelerator: (accelerator.device_type, index))
+    try:
+        assert platform.activate(index=5) == ("musa", 5)
+        assert "torchada" in sys.modules
+    finally:
+        sys.modules.pop("torchada", None)
+    assert runtime.calls == ["set_device 5"]
+
+
+def test_musa_activation_without_torchada_says_what_to_install(bare: pytest.MonkeyPatch) -> None:
+    pretend_musa(bare)
+    bare.setitem(sys.modules, "torchada", None)
+    with pytest.raises(ConfigError, match=r"torchada.*magi2\[musa\]"):
+        platform.activate()
+
+
+@pytest.mark.parametrize("pretend", [pretend_cuda, lambda patch: None])
+def test_activation_elsewhere_never_imports_torchada(bare: pytest.MonkeyPatch, pretend: object) -> None:
+    pretend(bare)
+    bare.setitem(sys.modules, "torchada", None)  # importing it would now raise
+    platform.activate(index=0)
+
+
+def test_musa_device_strings_are_native() -> None:
+    code = (
+        "import torch, types; torch.utils.rename_privateuse1_backend('musa');"
+        "torch.version.musa = '4.3.0'; torch.musa = types.SimpleNamespace(is_available=lambda: True);"
+        "from magi2 import platform; d = platform.device(1); assert (d.type, d.index) == ('musa', 1), d"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_import_and_activation_on_a_cpu_leave_torchada_alone() -> None:
+    code = (
+        "import sys; from magi2 import platform; platform.activate(platform.current('cpu'));"
+        "assert not {'torchada', 'torch_musa'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_capability_says_why() -> None:
+    for accelerator in platform.ACCELERATORS.values():
+        for name, value in vars(accelerator).items():
+            if isinstance(value, platform.Capability):
+                assert 10 <= len(value.why) <= 100, (accelerator.name, name)
+                assert bool(value) is value.supported
+
+
+def test_deterministic_mode_switches_on_and_off_without_seeding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    before = torch.get_rng_state()
+    try:
+        platform.set_deterministic(True)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert platform.os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        platform.set_deterministic(False)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_tf32_is_off_on_both_vendors(monkeypatch: pytest.MonkeyPatch) -> None:
+    mudnn = SimpleNamespace(allow_tf32=True)
+    monkeypatch.setattr(torch.backends, "mudnn", mudnn, raising=False)
+    platform.disable_tf32()
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    assert not mudnn.allow_tf32
+
+
+def questions_in(source: str) -> list[str]:
+    """What a source text asks or names that only the platform module may."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in PRIVATE_ATTRIBUTES:
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split(".")[0] in PRIVATE_MODULES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PRIVATE_MODULES:
+            found.append(str(node.module))
+        elif isinstance(node, ast.Constant) and node.value in PRIVATE_STRINGS:
+            found.append(str(node.value))
+    return found
+
+
+def test_the_source_scan_sees_what_it_should() -> None:
+    source = "import torchada\nif torch.cuda.is_available() or torch.version.musa: init('nccl')"
+    assert sorted(questions_in(source)) == ["nccl", "torch.cuda.is_available", "torch.version.musa", "torchada"]
+
+
+def test_no_other_module_asks_what_accelerator_this_is() -> None:
+    asked = {
+        str(path.relative_to(PACKAGE)): questions
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "platform.py" and (questions := questions_in(path.read_text()))
+    }
+    assert not asked
