@@ -94,9 +94,12 @@ def derive_seed(prompt: str, image_sha256: str | None) -> int:
 
     The first four bytes, big endian, of SHA-256 over the UTF-8 bytes of `prompt` without leading and trailing white
     space, followed, when there is an image, by one zero byte and the 32 raw bytes of its SHA-256.
-    Raises InputError when `image_sha256` is not 64 hexadecimal digits.
+    Raises InputError when the prompt has an unpaired surrogate or `image_sha256` is not 64 hexadecimal digits.
     """
-    message = prompt.strip().encode("utf-8")
+    try:
+        message = prompt.strip().encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"prompt is not valid Unicode: {error}") from error
     if image_sha256 is not None:
         if not re.fullmatch(r"[0-9a-fA-F]{64}", image_sha256):
             raise InputError(f"image digest is {image_sha256[:80]!r}, must be 64 hexadecimal digits of SHA-256")

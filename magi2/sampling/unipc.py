@@ -42,7 +42,8 @@ class FlowUniPC:
     `timesteps` is int64 [N], truncated 1000 sigma: what the model is told. `sigmas` is fp32 [N+1], the last one 0.
     `step_index` counts finished steps. Steps are counted, not searched by timestep, so step counts whose truncated
     timesteps repeat (200 at shift 7) work too; the reference runs off its table there.
-    Raises ConfigError when `num_steps` is not in 1..1000 or `shift` is not finite and positive.
+    Raises ConfigError when `num_steps` is not in 1..1000, or `shift` is not positive or so extreme that fp32 cannot
+    tell the sigmas apart.
     """
 
     def __init__(self, num_steps: int, shift: float) -> None:
@@ -52,6 +53,10 @@ class FlowUniPC:
             raise ConfigError(f"shift is {shift!r}, must be a finite number above 0")
         self.num_steps = num_steps
         self.timesteps, self.sigmas = _schedule(num_steps, shift)
+        if self.sigmas[0] >= 1 or (self.sigmas.diff() >= 0).any():
+            raise ConfigError(
+                f"shift is {shift!r}: fp32 cannot tell the {num_steps} sigmas apart from each other and 1"
+            )
         self._orders = [min(2, num_steps - i, i + 1) for i in range(num_steps)]
         lambdas = torch.log(1 - self.sigmas) - torch.log(self.sigmas)
         self._intervals = [_interval(self.sigmas, lambdas, i, order) for i, order in enumerate(self._orders)]

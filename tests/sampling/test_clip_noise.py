@@ -123,3 +123,8 @@ def test_a_derived_seed_is_the_documented_hash() -> None:
 def test_a_bad_image_digest_is_refused(digest: str) -> None:
     with pytest.raises(InputError, match="image digest"):
         derive_seed("a fox", digest)
+
+
+def test_a_prompt_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match="not valid Unicode"):
+        derive_seed("a \ud800 fox", None)

@@ -136,7 +136,7 @@ def test_an_impossible_step_count_is_refused(num_steps: int) -> None:
         FlowUniPC(num_steps, 7.0)
 
 
-@pytest.mark.parametrize("shift", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("shift", [0.0, -1.0, float("nan"), float("inf"), 1e6, 1e-50])
 def test_an_impossible_shift_is_refused(shift: float) -> None:
     with pytest.raises(ConfigError, match="shift"):
         FlowUniPC(5, shift)
