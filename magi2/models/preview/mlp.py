@@ -1,0 +1,112 @@
+"""The MLP half of a layer: dense, or sparse with routed, shared and modality-specific experts.
+
+Source: MAGI-2 preview inference code.
+"""
+
+# Shapes: N tokens in grouped order, c hidden size, M MoE heads, E experts per head, D head dim, F expert width
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from magi2.models.layers import swiglu7
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.grouped import GroupedLinear, GroupedRMSNorm
+from magi2.models.preview.layout import NUM_MODALITIES
+from magi2.models.preview.ops import PreviewOps
+
+RouterBias = Literal["ema", "main"]
+
+
+class DenseMlp(nn.Module):
+    """Norm, fused gate and up product, SwiGLU7, down product."""
+
+    def __init__(self, config: PreviewConfig, *, sets: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        size, width = config.hidden_size, config.intermediate_size
+        self.pre_norm = GroupedRMSNorm(size, sets=sets)
+        self.up_gate_proj = GroupedLinear(size, 2 * width, sets=sets, dtype=dtype)
+        self.down_proj = GroupedLinear(width, size, sets=sets, dtype=dtype)
+
+    def forward(self, x: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """[N, c] for `x` [N, c]."""
+        y = self.pre_norm(x, group_sizes)
+        out: Tensor = self.down_proj(swiglu7(self.up_gate_proj(y, group_sizes)), group_sizes)
+        return out
+
+
+class Router(nn.Module):
+    """The selection biases of all experts, [M*E] fp32: as trained, and their moving average, which is the default."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__()
+        self.source: RouterBias = "ema"
+        self.expert_bias: Tensor
+        self.expert_bias_ema: Tensor
+        self.register_buffer("expert_bias", torch.zeros(num_rows))
+        self.register_buffer("expert_bias_ema", torch.zeros(num_rows))
+
+    def forward(self) -> Tensor:
+        return self.expert_bias_ema if self.source == "ema" else self.expert_bias
+
+
+class MultiHeadMoe(nn.Module):
+    """Routed experts per MoE head; the (head, expert) axis of the weights is head-major."""
+
+    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config.moe_config
+        self.ops = PreviewOps()
+        rows, width = self.config.num_heads * self.config.num_experts, self.config.expert_intermediate_size
+        head_dim = config.split_merge_size // self.config.num_heads
+        self.gate = nn.Parameter(torch.empty(rows, head_dim))
+        self.W_gate = nn.Parameter(torch.empty(rows, head_dim, width, dtype=dtype))
+        self.W_up = nn.Parameter(torch.empty(rows, head_dim, width, dtype=dtype))
+        self.W_down = nn.Parameter(torch.empty(rows, width, head_dim, dtype=dtype))
+        self.router = Router(rows)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, M, D] for `x` [N, M, D]."""
+        config = self.config
+        routes = self.ops.route(x, self.gate, self.router(), config.top_k, config.route_norm, config.route_scale)
+        return self.ops.run_experts(x, routes, self.W_gate, self.W_up, self.W_down)
+
+
+class SparseMlp(nn.Module):
+    """Routed experts between a split and a merge linear, plus a shared expert and one per modality."""
+
+    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        moe, size, split = config.moe_config, config.hidden_size, config.split_merge_size
+        shared, specific = moe.shared_expert_intermediate_size, moe.modality_specific_expert_intermediate_size
+        self.num_heads = moe.num_heads
+        # The norm and one expert have a weight set per modality here, in whatever layer.
+        self.pre_norm = GroupedRMSNorm(size, sets=NUM_MODALITIES)
+        self.split_linear = GroupedLinear(size, split, sets=1, dtype=dtype)
+        self.merge_linear = GroupedLinear(split, size, sets=1, dtype=dtype)
+        self.shared_expert_fc1 = GroupedLinear(size, 2 * shared, sets=1, dtype=dtype)
+        self.shared_expert_fc2 = GroupedLinear(shared, size, sets=1, dtype=dtype)
+        self.modality_specific_shared_expert_fc1 = GroupedLinear(size, 2 * specific, sets=NUM_MODALITIES, dtype=dtype)
+        self.modality_specific_shared_expert_fc2 = GroupedLinear(specific, size, sets=NUM_MODALITIES, dtype=dtype)
+        self.moe_mlp = MultiHeadMoe(config, dtype=dtype)
+
+    def forward(self, x: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """[N, c] for `x` [N, c]."""
+        y = self.pre_norm(x, group_sizes)
+        return self.routed(y, group_sizes) + self.unrouted(y, group_sizes)
+
+    def routed(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """Output [N, c] of the routed experts for normed tokens [N, c]."""
+        heads = self.split_linear(y, group_sizes).view(y.shape[0], self.num_heads, -1)
+        out: Tensor = self.merge_linear(self.moe_mlp(heads).flatten(1), group_sizes)
+        return out
+
+    def unrouted(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """Output [N, c] of the shared and the modality-specific expert for normed tokens [N, c]."""
+        shared: Tensor = self.shared_expert_fc2(swiglu7(self.shared_expert_fc1(y, group_sizes)), group_sizes)
+        hidden = swiglu7(self.modality_specific_shared_expert_fc1(y, group_sizes))
+        specific: Tensor = self.modality_specific_shared_expert_fc2(hidden, group_sizes)
+        return shared + specific
