@@ -1,0 +1,149 @@
+"""What every artifact store promises, and the names it uses. One contract test suite runs against all of them.
+
+Layout, the same on disk and in a bucket:
+
+    artifacts/<stage>/<key[:2]>/<key>/<stem>.<attempt>.<suffix>    payloads, their attempt's random token in the name
+    artifacts/<stage>/<key[:2]>/<key>/manifest.json                written last and create-only
+    documents/<name>                                               reports, replaced as a whole
+
+A payload's file name carries its attempt, so two writers of one artifact never touch each other's files: the loser
+takes away its own, and a removal only ever deletes what the removed manifest named.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
+from magi2.artifacts.recipe import check_stage, is_digest, sha256_file
+from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
+from magi2.artifacts.tensors import read_specs
+from magi2.errors import ContractError, CorruptedArtifactError, InputError
+
+MANIFEST_NAME = "manifest.json"
+ARTIFACTS, DOCUMENTS = "artifacts", "documents"
+_DOCUMENT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]*(/[A-Za-z0-9][A-Za-z0-9_.+=@-]*)*")
+_ATTEMPT_PATTERN = re.compile(r"[^.]+\.a[0-9a-f]{16}(\..*)?")
+
+
+class ArtifactStore(Protocol):
+    """Finished artifacts by stage and key, and documents by name.
+
+    An artifact exists when its manifest does and never changes. Every method may be called by many threads and
+    processes at once. All raise InputError for a stage, key or name that is none, InfrastructureError (retryable)
+    when disk or network fail, CorruptedArtifactError when what is stored is not what was published; a corrupted
+    artifact goes away by `remove`, after which `publish` makes it anew.
+    """
+
+    @property
+    def url(self) -> str:
+        """What `open_store` takes to open this store in another process."""
+        ...
+
+    def find(self, stage: str, key: str) -> Manifest | None:
+        """The artifact's manifest once payload presence and sizes are checked, or None. Reads no payload."""
+        ...
+
+    def stage_folder(self, stage: str, key: str) -> AbstractContextManager[Path]:
+        """A private empty folder to write payloads in, cheap to publish from; gone when the context ends."""
+        ...
+
+    def publish(self, draft: ManifestDraft, files: Mapping[str, Path]) -> Manifest:
+        """Store `files` (payload name to regular file) as the artifact of `draft.recipe`.
+
+        Payloads are made durable first, the manifest last and only if there is none. The one whose manifest is first
+        wins; everybody gets the winner's manifest and the losers' payloads are taken away. On success the given files
+        are gone from where they were; on an error they are still there and the call may be repeated. A name ending in
+        `.safetensors` gets its tensor specs from the file's header.
+        Raises: ContractError when a file is not there or not what its name says.
+        """
+        ...
+
+    def fetch(self, stage: str, key: str, name: str) -> Path:
+        """A local file with the payload, to be read only, its digest verified now; valid until the artifact's removal.
+
+        Raises: CorruptedArtifactError when the artifact is absent or the payload damaged; ContractError when the
+        artifact has no payload of this name.
+        """
+        ...
+
+    def keys(self, stage: str) -> Iterator[str]:
+        """The keys of all artifacts of a stage, in order. Nothing is checked but that there is a manifest."""
+        ...
+
+    def remove(self, stage: str, key: str) -> bool:
+        """Remove an artifact and say whether it was there. The manifest goes first: half removed is no artifact."""
+        ...
+
+    def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
+        """Delete what dead attempts and interrupted removals left, and say which; foreign files are left alone."""
+        ...
+
+    def put_document(self, name: str, content: bytes) -> None:
+        """Store or replace a document. Names are ids like `batches/<id>/report.json`, never a user's text."""
+        ...
+
+    def get_document(self, name: str) -> bytes | None:
+        """A document's content, or None."""
+        ...
+
+    def self_test(self) -> str:
+        """Try what these promises rest on and say so in one line. Raises InfrastructureError naming what fails."""
+        ...
+
+
+def artifact_prefix(stage: str, key: str) -> PurePosixPath:
+    """The artifact's folder, relative to the store. Raises InputError for a stage or key that is none."""
+    if not is_digest(key):
+        raise InputError(f"artifact key {key!r} is not a SHA-256 in lower-case hex")
+    return PurePosixPath(ARTIFACTS) / check_stage(stage) / key[:2] / key
+
+
+def document_path(name: str) -> PurePosixPath:
+    """Where a document lies, relative to the store. Raises InputError for a name that could leave its folder."""
+    if not isinstance(name, str) or _DOCUMENT_PATTERN.fullmatch(name) is None or len(name) > 512:
+        raise InputError(f"document name {name!r}: expected ids of letters, digits and _.+=@- joined by /")
+    return PurePosixPath(DOCUMENTS) / name
+
+
+def new_attempt() -> str:
+    """A random token that no other attempt has."""
+    return f"a{secrets.token_hex(8)}"
+
+
+def attempt_file_name(name: str, attempt: str) -> str:
+    """The stored name of a payload: `clip.mp4` of attempt `a0f` becomes `clip.a0f.mp4`."""
+    stem, dot, suffix = check_payload_name(name).partition(".")
+    return f"{stem}.{attempt}{dot}{suffix}"
+
+
+def is_attempt_file(file_name: str) -> bool:
+    """Whether a file name is one that `attempt_file_name` gives."""
+    return _ATTEMPT_PATTERN.fullmatch(file_name) is not None
+
+
+def describe_payload(path: Path, file_name: str) -> Payload:
+    """The payload record of a local file: its size, digest and, for safetensors, its tensors' specs.
+
+    Raises: ContractError when it is no regular file or not what its name says.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise ContractError(f"{path}: there is no regular file to publish")
+    try:
+        tensors = read_specs(path) if file_name.endswith(TENSORS_SUFFIX) else None
+    except CorruptedArtifactError as error:
+        raise ContractError(str(error)) from error
+    return Payload(file=file_name, size_bytes=path.stat().st_size, sha256=sha256_file(path), tensors=tensors)
+
+
+def payload_of(manifest: Manifest, name: str, place: str) -> Payload:
+    """The payload `name` of an artifact; raises ContractError saying which names there are."""
+    payload = manifest.payloads.get(name)
+    if payload is None:
+        raise ContractError(f"{place}: no payload {name!r}, the artifact has {sorted(manifest.payloads)}")
+    return payload

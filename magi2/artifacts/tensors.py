@@ -1,0 +1,147 @@
+"""Tensors in safetensors files: the header is read without torch, values are checked before they reach a device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from magi2.artifacts.recipe import canonical_json
+from magi2.errors import ContractError, CorruptedArtifactError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+SUFFIX = ".safetensors"
+# The writer keeps several metadata entries in a random order; one entry keeps equal tensors equal byte for byte.
+_METADATA_ENTRY = "metadata"
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor's dtype, by torch's name for it ("float32", "bfloat16"), and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+def read_specs(path: Path) -> dict[str, TensorSpec]:
+    """The spec of every tensor in a safetensors file, by name; reads the header alone and needs no torch.
+
+    Raises: CorruptedArtifactError when the file is missing, truncated or no safetensors file.
+    """
+    try:
+        with safe_open(path, framework="numpy") as handle:
+            slices = {name: handle.get_slice(name) for name in sorted(handle.keys())}
+            return {name: _spec(item.get_dtype(), item.get_shape()) for name, item in slices.items()}
+    except (SafetensorError, OSError, KeyError) as error:
+        raise CorruptedArtifactError(f"{path}: not a readable safetensors file: {error}") from error
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, *, finite: bool = True
+) -> dict[str, TensorSpec]:
+    """Write `tensors` to a safetensors file, equal values to equal bytes, and give back their specs by name.
+
+    Raises: ContractError naming the tensor when `finite` and one holds NaN or infinity; nothing is written then.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    stored = {}
+    for name, tensor in tensors.items():
+        if finite:
+            _check_finite(tensor, f"{path.name}: {name}")
+        # A copy of its own: views of one storage are refused by the writer.
+        stored[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+    header = {_METADATA_ENTRY: canonical_json(metadata, "metadata")} if metadata else None
+    save_file(stored, path, metadata=header)
+    return read_specs(path)
+
+
+def load_tensors(
+    path: Path, *, specs: Mapping[str, TensorSpec], device: torch.device | str = "cpu", finite: bool = True
+) -> dict[str, Tensor]:
+    """The tensors of a safetensors file on `device`, after names, dtypes, shapes and values were checked on the host.
+
+    Raises: ContractError when the file holds other tensors than `specs` says, or, when `finite`, a value that is NaN
+    or infinite; CorruptedArtifactError when the file cannot be read.
+    """
+    _check_specs(read_specs(path), specs, path)
+    tensors = {}
+    try:
+        with safe_open(path, framework="pt", device="cpu") as handle:
+            for name in specs:
+                # The handle's tensors are views of the file; copies outlive its removal.
+                tensors[name] = handle.get_tensor(name).clone()
+    except (SafetensorError, OSError) as error:
+        raise CorruptedArtifactError(f"{path}: cannot be read: {error}") from error
+    if finite:
+        for name, tensor in tensors.items():
+            _check_finite(tensor, f"{path}: {name}")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def load_metadata(path: Path) -> dict[str, str]:
+    """The metadata given to `save_tensors`; empty when there was none. Needs no torch.
+
+    Raises: CorruptedArtifactError when the file is unreadable or its metadata was not written by `save_tensors`.
+    """
+    try:
+        with safe_open(path, framework="numpy") as handle:
+            text = (handle.metadata() or {}).get(_METADATA_ENTRY, "{}")
+        return {str(name): str(value) for name, value in json.loads(text).items()}
+    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+        raise CorruptedArtifactError(f"{path}: metadata cannot be read: {error}") from error
+
+
+def _spec(code: str, shape: list[int]) -> TensorSpec:
+    return TensorSpec(dtype=_DTYPES[code], shape=tuple(shape))
+
+
+def _check_specs(found: Mapping[str, TensorSpec], specs: Mapping[str, TensorSpec], path: Path) -> None:
+    missing, unexpected = sorted(specs.keys() - found.keys()), sorted(found.keys() - specs.keys())
+    if missing:
+        raise ContractError(f"{path}: tensor {missing[0]!r} is missing; the file has {sorted(found)}")
+    if unexpected:
+        raise ContractError(f"{path}: tensor {unexpected[0]!r} is not expected; expected are {sorted(specs)}")
+    for name, spec in specs.items():
+        if found[name] != spec:
+            raise ContractError(f"{path}: {name}: is {found[name]}, expected {spec}")
+
+
+def _check_finite(tensor: Tensor, place: str) -> None:
+    import torch
+
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return
+    values = tensor.float() if tensor.element_size() == 1 else tensor  # 8-bit floats have no isfinite
+    count = tensor.numel() - int(torch.isfinite(values).sum())
+    if count:
+        raise ContractError(f"{place}: {count} of {tensor.numel()} values are NaN or infinite")
