@@ -28,7 +28,7 @@ class ChunkCache:
         self._past: dict[nn.Module, Tensor] = {}
 
     def extend(self, owner: nn.Module, x: Tensor, count: int) -> Tensor:
-        """`x` [B,C,T,H,W] behind the `count` frames that `owner` saw last (zeros before any); remembers the new ones."""
+        """`x` [B,C,T,H,W] behind the `count` frames `owner` saw last (zeros before any); remembers the new ones."""
         b, c, _, h, w = x.shape
         past = self._past.get(owner)
         extended = torch.cat([x.new_zeros(b, c, count, h, w) if past is None else past, x], dim=2)
