@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from magi2.sampling.guidance import Guidance, GuidanceConfig
-from magi2.sampling.noise import MAX_SEED, ClipGenerator, derive_seed
+from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.unipc import FlowUniPC
+from magi2.seeds import MAX_SEED, derive_seed
 
 SHAPE = (3, 5, 2, 2)  # C, T, H, W
 scales = st.floats(0, 20, width=32)
