@@ -1,0 +1,1 @@
+"""Pictures and sound in files: reference images, frames, the lossless intermediate, delivery, checks, posters."""

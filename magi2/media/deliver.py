@@ -1,0 +1,188 @@
+"""The delivered file: one ffmpeg run from lossless picture and sound to a tagged mp4 of the exact length."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+import ffmpeg as graph
+
+from magi2.errors import ConfigError, InputError
+from magi2.media.audio import SAMPLE_RATE_HZ, audio_sample_count
+from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
+from magi2.media.files import partial_file
+from magi2.media.reading import open_media, video_stream
+
+Codec = Literal["h264", "hevc", "av1"]
+
+ENCODERS: Mapping[Codec, str] = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
+HIGHEST_CRF: Mapping[Codec, int] = {"h264": 51, "hevc": 51, "av1": 63}
+AV1_PRESETS: Mapping[str, int] = {
+    "ultrafast": 12,
+    "superfast": 11,
+    "veryfast": 10,
+    "faster": 9,
+    "fast": 8,
+    "medium": 7,
+    "slow": 5,
+    "slower": 3,
+    "veryslow": 2,
+}
+"""The other encoders' names of speed, as SVT-AV1 counts them."""
+SCALER_FLAGS = "lanczos+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
+METADATA_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
+METADATA_LIMIT_BYTES = 100_000
+"""A single argument of a program may hold 128 KiB on Linux."""
+
+
+@dataclass(frozen=True)
+class DeliverySpec:
+    """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
+    "crop" cuts equal margins, "scale" resizes once. `preset` is one of x264's names for every codec.
+    `pad_last_frame` holds the last frame until the sound ends. `threads` is part of the result: bytes depend on it.
+    """
+
+    codec: Codec = "h264"
+    crf: int = 16
+    preset: str = "medium"
+    size: tuple[int, int] | None = None
+    fit: Literal["crop", "scale"] = "crop"
+    pad_last_frame: bool = False
+    audio_bitrate_kbps: int = 192
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        if self.codec not in ENCODERS:
+            raise ConfigError(f"delivery codec {self.codec!r}, known are {', '.join(ENCODERS)}")
+        if not 0 <= self.crf <= HIGHEST_CRF[self.codec]:
+            raise ConfigError(f"delivery crf {self.crf}, {self.codec} takes 0 to {HIGHEST_CRF[self.codec]}")
+        if self.preset not in AV1_PRESETS:
+            raise ConfigError(f"delivery preset {self.preset!r}, known are {', '.join(AV1_PRESETS)}")
+        if self.size is not None:
+            _check_even(*self.size)
+
+    @property
+    def encoder(self) -> str:
+        """ffmpeg's name of the encoder."""
+        return ENCODERS[self.codec]
+
+
+def delivered_frame_count(spec: DeliverySpec, *, frame_count: int, fps: Fraction, sample_count: int) -> int:
+    """Frames of the delivered file, made from `frame_count` native ones and `sample_count` samples at 44.1 kHz.
+
+    249 frames at 25 fps with ten seconds of sound stay 249 (9.96 s), or become 250 with `pad_last_frame`.
+    """
+    if not spec.pad_last_frame:
+        return frame_count
+    return max(frame_count, sample_count * fps // SAMPLE_RATE_HZ)
+
+
+def deliver(
+    video: Path,
+    audio: Path,
+    target: Path,
+    spec: DeliverySpec,
+    *,
+    fps: Fraction,
+    frame_count: int,
+    metadata: Mapping[str, str],
+    ffmpeg: Ffmpeg,
+) -> None:
+    """Encode the lossless `video` (`frame_count` frames at `fps`) and `audio` into the mp4 `target`.
+
+    yuv420p with BT.709 matrix and tags, limited range, constant frame rate, AAC cut (or filled with silence) to the
+    picture's exact length, index in front, `metadata` in the container. Same inputs, program and thread count: same
+    bytes. Raises: MissingToolError without the encoder, InputError when the size cannot be reached or metadata cannot
+    be stored, MediaError when an input is unreadable or ffmpeg fails.
+    """
+    ffmpeg.require(spec.encoder, "aac", known=tuple(ENCODERS.values()))
+    total = delivered_frame_count(spec, frame_count=frame_count, fps=fps, sample_count=audio_sample_count(audio))
+    picture = _picture(video, spec, fps=fps, held_frames=total - frame_count)
+    sound = _sound(audio, samples=round(total / fps * SAMPLE_RATE_HZ))
+    options = _encoder_options(spec) | _container_options(fps) | _metadata_options(metadata)
+    with partial_file(target) as partial:
+        stream = graph.output(picture, sound, file_url(partial), **options)
+        run_ffmpeg(ffmpeg, stream, purpose=f"deliver {target}")
+
+
+def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int) -> Any:
+    native = _native_size(video)
+    width, height = spec.size or native
+    _check_even(width, height)
+    stream = graph.input(file_url(video)).video
+    if held_frames:
+        stream = stream.filter("tpad", stop_mode="clone", stop=held_frames)
+    if (width, height) != native and spec.fit == "crop":
+        if width > native[0] or height > native[1]:
+            wanted, given = f"{width}x{height}", f"{native[0]}x{native[1]}"
+            raise InputError(f"delivery {wanted} cannot be cropped from {given}", hint="use fit: scale")
+        stream = stream.filter("crop", width, height, (native[0] - width) // 2, (native[1] - height) // 2)
+    # setparams comes last: the graph's frame properties decide the tags, not the encoder's options.
+    return (
+        stream.filter("setpts", f"N/({fps}*TB)")
+        .filter("scale", width, height, out_color_matrix="bt709", out_range="tv", flags=SCALER_FLAGS)
+        .filter("format", "yuv420p")
+        .filter("setsar", 1)
+        .filter("setparams", color_primaries="bt709", color_trc="bt709", colorspace="bt709", range="tv")
+    )
+
+
+def _sound(audio: Path, *, samples: int) -> Any:
+    # Samples beyond full scale are clipped here and nowhere else.
+    return (
+        graph.input(file_url(audio))
+        .audio.filter("asoftclip", type="hard")
+        .filter("apad", whole_len=samples)
+        .filter("atrim", end_sample=samples)
+    )
+
+
+def _encoder_options(spec: DeliverySpec) -> dict[str, Any]:
+    options = {"c:v": spec.encoder, "crf": spec.crf, "preset": spec.preset, "threads:v": spec.threads}
+    if spec.codec == "hevc":
+        options["x265-params"] = f"pools={spec.threads}:frame-threads=1:log-level=error"
+        options["tag:v"] = "hvc1"  # the tag that Apple's players want
+    if spec.codec == "av1":
+        options |= {"preset": AV1_PRESETS[spec.preset], "svtav1-params": f"lp={spec.threads}"}
+    return options | {"c:a": "aac", "b:a": f"{spec.audio_bitrate_kbps}k", "ar": SAMPLE_RATE_HZ, "ac": 2}
+
+
+def _container_options(fps: Fraction) -> dict[str, Any]:
+    bitexact = {"fflags": "+bitexact", "flags:v": "+bitexact", "flags:a": "+bitexact"}
+    timing = {"r": str(fps), "fps_mode": "cfr"}
+    stripped = {"map_metadata": -1, "map_chapters": -1}
+    return {"format": "mp4", "movflags": "+faststart+use_metadata_tags"} | timing | stripped | bitexact
+
+
+def _metadata_options(metadata: Mapping[str, str]) -> dict[str, str]:
+    options = {}
+    for index, (key, value) in enumerate(sorted(metadata.items())):
+        if not METADATA_KEY.fullmatch(key):
+            raise InputError(f"metadata key {key!r}: letters, digits, '_', '.' and '-' only")
+        entry = f"{key}={_printable(value)}"
+        if len(entry.encode()) > METADATA_LIMIT_BYTES:
+            raise InputError(f"metadata {key}: {len(entry.encode())} bytes, at most {METADATA_LIMIT_BYTES}")
+        options[f"metadata:g:{index}"] = entry  # ffmpeg-python wants distinct option names
+    return options
+
+
+def _printable(value: str) -> str:
+    """`value` without control characters other than line breaks and tabs, and without unpaired surrogates."""
+    kept = "".join(character for character in value if character in "\n\t" or unicodedata.category(character) != "Cc")
+    return kept.encode("utf-8", "replace").decode()
+
+
+def _native_size(video: Path) -> tuple[int, int]:
+    with open_media(video) as container:
+        context = video_stream(container).codec_context
+        return context.width, context.height
+
+
+def _check_even(width: int, height: int) -> None:
+    if width < 2 or height < 2 or width % 2 or height % 2:
+        raise InputError(f"delivery {width}x{height}: both sides must be even, colour is stored at half size")

@@ -1,0 +1,186 @@
+"""Finding the ffmpeg program and running it: argument lists only, stderr in a file, its last lines in the error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import ffmpeg as graph
+import imageio_ffmpeg
+
+from magi2.errors import InfrastructureError, MediaError, MissingToolError
+from magi2.media.files import DISK_FULL
+
+logger = logging.getLogger(__name__)
+
+INSTALL_HINT = "install ffmpeg, or set MAGI2_FFMPEG to the program's path"
+CHECK_TIMEOUT_S = 60
+STDERR_TAIL_BYTES = 4096
+QUIET = ("-hide_banner", "-nostdin", "-nostats", "-loglevel", "warning", "-y")
+ONE_FILTER_THREAD = ("-filter_threads", "1", "-filter_complex_threads", "1")
+"""The scaler's slices follow the thread count, and with them the last bit of a pixel: keep it fixed."""
+
+
+@dataclass(frozen=True)
+class Ffmpeg:
+    """A program that was seen to run: where it is, its version line's number, the encoders built into it."""
+
+    path: str
+    version: str
+    encoders: frozenset[str]
+
+    def require(self, *encoders: str, known: Sequence[str] = ()) -> None:
+        """Raise MissingToolError when an encoder is not built in, naming those of `known` that are."""
+        missing = [name for name in encoders if name not in self.encoders]
+        if missing:
+            available = ", ".join(name for name in known if name in self.encoders) or "none of the known ones"
+            raise MissingToolError(
+                f"{self.path} {self.version} has no encoder {missing[0]}, available: {available}", hint=INSTALL_HINT
+            )
+
+    def command(self, stream: Any) -> list[str]:
+        """Argument list that runs an ffmpeg-python output node; existing outputs are overwritten."""
+        arguments: list[str] = graph.compile(stream, [self.path, *QUIET, *ONE_FILTER_THREAD])
+        return arguments
+
+
+def find_ffmpeg(setting: str | None = None) -> Ffmpeg:
+    """The program to use: `setting` when given, else the system's `ffmpeg`, else the one imageio-ffmpeg brings.
+
+    It is run once to learn version and encoders. Raises: MissingToolError when there is none, or the one chosen
+    does not run; a broken choice is never replaced by another program behind the user's back.
+    """
+    path = _choose(setting)
+    banner = _ask(path, "-version")
+    version = re.match(r"ffmpeg version (\S+)", banner)
+    if version is None:
+        raise MissingToolError(f"{path} is not ffmpeg: it answers {banner[:80]!r}", hint=INSTALL_HINT)
+    listed = _ask(path, "-encoders").partition(" ------")[2]
+    encoders = frozenset(line.split()[1] for line in listed.splitlines() if len(line.split()) > 1)
+    return Ffmpeg(path=path, version=version[1], encoders=encoders)
+
+
+def _choose(setting: str | None) -> str:
+    if setting is not None:
+        found = shutil.which(setting)
+        if found is None:
+            raise MissingToolError(f"ffmpeg: {setting} is not a program", hint=INSTALL_HINT)
+        return found
+    system = shutil.which("ffmpeg")
+    if system is not None:
+        return system
+    try:
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except RuntimeError as error:
+        raise MissingToolError("ffmpeg: neither on the PATH nor in imageio-ffmpeg", hint=INSTALL_HINT) from error
+
+
+def _ask(path: str, option: str) -> str:
+    try:
+        answer = subprocess.run(
+            [path, "-hide_banner", option] if option != "-version" else [path, option],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingToolError(f"{path} does not run: {error}", hint=INSTALL_HINT) from error
+    if answer.returncode != 0:
+        said = answer.stderr.decode(errors="replace").strip()[-200:]
+        raise MissingToolError(f"{path} {option} exits with {answer.returncode}: {said}", hint=INSTALL_HINT)
+    return answer.stdout.decode(errors="replace")
+
+
+def file_url(path: Path) -> str:
+    """`path` as ffmpeg takes it literally: never as an option, a protocol or standard input."""
+    return f"file:{path.absolute()}"
+
+
+class FfmpegProcess:
+    """One running ffmpeg, as a context manager: waits for it at the end of the block, kills it when the block raises.
+
+    Its stderr goes to an unnamed file, so that a talkative program can never block us; the last lines join the error.
+    """
+
+    def __init__(self, program: Ffmpeg, stream: Any, *, purpose: str, feeds: bool = False) -> None:
+        self._program, self._command = program, program.command(stream)
+        self._purpose, self._feeds = purpose, feeds
+
+    def __enter__(self) -> Self:
+        logger.debug("%s: %s", self._purpose, self._command)
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE if self._feeds else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise MissingToolError(f"{self._purpose}: {self._program.path} does not start: {error}") from error
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, data: memoryview) -> None:
+        """Feed stdin, waiting while the pipe is full; raises MediaError when ffmpeg has gone."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._end()
+
+    def _finish(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # the exit status below says why
+                self._process.stdin.close()
+        if self._process.wait() != 0:
+            raise self._failure()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._stderr.close()
+
+    def _failure(self) -> MediaError | InfrastructureError:
+        status = self._process.wait()
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - STDERR_TAIL_BYTES))
+        said = self._stderr.read().decode(errors="replace").strip() or "it said nothing"
+        ended = f"was killed by signal {-status}" if status < 0 else f"exits with {status}"
+        message = f"{self._purpose}: ffmpeg {ended}: {said}"
+        if DISK_FULL in said:
+            return InfrastructureError(message, hint="free some space and run again")
+        return MediaError(message)
+
+
+def run_ffmpeg(program: Ffmpeg, stream: Any, *, purpose: str) -> None:
+    """Run an ffmpeg-python output node to its end. Raises: MediaError with the last lines of stderr."""
+    with FfmpegProcess(program, stream, purpose=purpose):
+        pass
