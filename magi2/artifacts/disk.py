@@ -53,8 +53,8 @@ def make_folder(folder: Path, *, root: Path) -> None:
             break
 
 
-def place_file(source: Path, target: Path, *, root: Path) -> None:
-    """Give a synced file the new name `target`, by a hard link or, across file systems, by a durable copy."""
+def link_file(source: Path, target: Path, *, root: Path) -> None:
+    """Give a synced file the further name `target`; raises FileExistsError when the name is taken."""
     while True:
         make_folder(target.parent, root=root)
         try:
@@ -64,27 +64,23 @@ def place_file(source: Path, target: Path, *, root: Path) -> None:
             if not source.exists():
                 raise
             # Somebody removed the empty folder between the two steps: make it again.
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.copyfile(source, target)
-            sync_file(target)
-            return
+
+
+def place_file(source: Path, target: Path, *, root: Path) -> None:
+    """Give a synced file the further name `target` or, across file systems, a durable copy there."""
+    try:
+        link_file(source, target, root=root)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copyfile(source, target)
+        sync_file(target)
 
 
 def remove_if_empty(folder: Path) -> None:
     """Remove a folder unless something is in it or it is gone."""
     with suppress(OSError):
         folder.rmdir()
-
-
-def subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name; none when it is not there."""
-    with disk_errors(folder):
-        try:
-            return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
 
 def last_change(path: Path) -> float:

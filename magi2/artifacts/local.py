@@ -7,54 +7,39 @@ by `sweep`.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
+from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.disk import (
     disk_errors,
     last_change,
+    link_file,
     make_folder,
     place_file,
     remove_if_empty,
-    subfolders,
     sync_file,
     sync_folder,
     write_durably,
 )
-from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload
-from magi2.artifacts.recipe import check_stage, is_digest, sha256_file
-from magi2.artifacts.store import (
-    ARTIFACTS,
-    MANIFEST_NAME,
-    artifact_prefix,
-    attempt_file_name,
-    describe_payload,
-    document_path,
-    is_attempt_file,
-    new_attempt,
-    payload_of,
-)
-from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError
-
-logger = logging.getLogger(__name__)
+from magi2.artifacts.store import new_attempt
+from magi2.errors import InfrastructureError
 
 SCRATCH = "scratch"
 _NO_LINKS = "put the store on a file system with hard links, such as ext4, xfs or NFS"
 
 
-class LocalStore:
+class LocalStore(BlobStore):
     """An `ArtifactStore` in `root`, which is made when first written to. `clock` gives seconds since 1970."""
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root = root.absolute()
-        self._clock = clock
+        super().__init__(self.root / SCRATCH, clock)
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
@@ -62,117 +47,6 @@ class LocalStore:
     @property
     def url(self) -> str:
         return self.root.as_uri()
-
-    def find(self, stage: str, key: str) -> Manifest | None:
-        folder = self._folder(stage, key)
-        while (manifest := self._read_manifest(stage, key)) is not None:
-            fault = _first_fault(folder, manifest)
-            if fault is None:
-                return manifest
-            # A removal between the two looks is no damage: look again.
-            if self._read_manifest(stage, key) == manifest:
-                raise CorruptedArtifactError(fault)
-        return None
-
-    @contextmanager
-    def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
-        artifact_prefix(stage, key)
-        folder = self.root / SCRATCH / f"{stage}-{key[:12]}-{new_attempt()}"
-        with disk_errors(folder):
-            folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def publish(self, draft: ManifestDraft, files: Mapping[str, Path]) -> Manifest:
-        stage, key, attempt = draft.recipe.stage, draft.recipe.key, new_attempt()
-        folder = self._folder(stage, key)
-        if not files:
-            raise ContractError(f"{folder}: an artifact needs at least one payload")
-        with disk_errors(folder):
-            payloads = {name: _durable(path, attempt_file_name(name, attempt)) for name, path in files.items()}
-            manifest = draft.complete(payloads, datetime.fromtimestamp(self._clock(), UTC))
-            try:
-                for name, payload in payloads.items():
-                    place_file(files[name], folder / payload.file, root=self.root)
-                sync_folder(folder)
-                winner = self._create_manifest(folder, manifest, attempt)
-            finally:
-                self._withdraw_unpublished(stage, key, [payload.file for payload in payloads.values()])
-            for path in files.values():
-                path.unlink(missing_ok=True)
-        return winner
-
-    def fetch(self, stage: str, key: str, name: str) -> Path:
-        folder = self._folder(stage, key)
-        manifest = self.find(stage, key)
-        if manifest is None:
-            raise CorruptedArtifactError(f"{folder}: there is no such artifact")
-        payload = payload_of(manifest, name, str(folder))
-        path = folder / payload.file
-        with disk_errors(path):
-            try:
-                found = sha256_file(path)
-            except FileNotFoundError as error:
-                raise CorruptedArtifactError(f"{path}: was removed while being read") from error
-        if found != payload.sha256:
-            raise CorruptedArtifactError(f"{path}: SHA-256 is {found}, the manifest says {payload.sha256}")
-        return path
-
-    def keys(self, stage: str) -> Iterator[str]:
-        for folder in self._artifact_folders(check_stage(stage)):
-            if (folder / MANIFEST_NAME).is_file():
-                yield folder.name
-
-    def remove(self, stage: str, key: str) -> bool:
-        folder = self._folder(stage, key)
-        try:
-            manifest = self._read_manifest(stage, key)
-        except CorruptedArtifactError as error:
-            logger.warning("removing an artifact without reading its manifest, a sweep takes the rest: %s", error)
-            manifest = None
-        with disk_errors(folder):
-            try:
-                (folder / MANIFEST_NAME).unlink()
-                sync_folder(folder)
-            except FileNotFoundError:
-                return False
-            for payload in manifest.payloads.values() if manifest else ():
-                (folder / payload.file).unlink(missing_ok=True)
-            remove_if_empty(folder)
-        return True
-
-    def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
-        latest = self._clock() - older_than_hours * 3600
-        with disk_errors(self.root):
-            garbage = [path for path in self._garbage() if last_change(path) <= latest]
-            for path in garbage if not dry_run else ():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                    continue
-                path.unlink(missing_ok=True)
-                if path.parent != self.root / SCRATCH:
-                    remove_if_empty(path.parent)
-        return [str(path.relative_to(self.root)) for path in garbage]
-
-    def put_document(self, name: str, content: bytes) -> None:
-        target = self.root / document_path(name)
-        temporary = self.root / SCRATCH / f"document-{new_attempt()}"
-        with disk_errors(target):
-            make_folder(target.parent, root=self.root)
-            temporary.parent.mkdir(exist_ok=True)
-            write_durably(temporary, content)
-            temporary.replace(target)
-            sync_folder(target.parent)
-
-    def get_document(self, name: str) -> bytes | None:
-        path = self.root / document_path(name)
-        with disk_errors(path):
-            try:
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                return None
 
     def self_test(self) -> str:
         with self.stage_folder("doctor", "0" * 64) as folder, disk_errors(self.root):
@@ -195,87 +69,71 @@ class LocalStore:
             free_gib = shutil.disk_usage(self.root).free / 2**30
         return f"{self.root}: create-only links and renames work, {free_gib:.0f} GiB free"
 
-    def _folder(self, stage: str, key: str) -> Path:
-        return self.root / artifact_prefix(stage, key)
+    def _place(self, name: str) -> str:
+        return str(self.root / name)
 
-    def _read_manifest(self, stage: str, key: str) -> Manifest | None:
-        path = self._folder(stage, key) / MANIFEST_NAME
-        with disk_errors(path):
+    def _read(self, name: str) -> bytes | None:
+        with disk_errors(self.root / name):
             try:
-                data = path.read_bytes()
+                return (self.root / name).read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    def _size(self, name: str) -> int | None:
+        with disk_errors(self.root / name):
+            try:
+                state = (self.root / name).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        manifest = Manifest.from_bytes(data, place=str(path))
-        if (manifest.stage, manifest.key) != (stage, key):
-            raise CorruptedArtifactError(f"{path}: is the manifest of {manifest.stage} {manifest.key}")
-        return manifest
+            return state.st_size if stat.S_ISREG(state.st_mode) else None
 
-    def _create_manifest(self, folder: Path, manifest: Manifest, attempt: str) -> Manifest:
-        """Make the artifact exist, unless it does already; the manifest that stands."""
-        draft = folder / attempt_file_name(MANIFEST_NAME, attempt)
-        try:
-            write_durably(draft, manifest.to_bytes())
-            while True:
-                with suppress(FileExistsError):
-                    os.link(draft, folder / MANIFEST_NAME)
-                    sync_folder(folder)
-                    return manifest
-                winner = self.find(manifest.stage, manifest.key)
-                if winner is not None:  # else it was removed since: try again
-                    return winner
-        finally:
-            draft.unlink(missing_ok=True)
+    def _upload(self, path: Path, name: str) -> None:
+        target = self.root / name
+        with disk_errors(target):
+            sync_file(path)
+            place_file(path, target, root=self.root)
+            sync_folder(target.parent)
 
-    def _withdraw_unpublished(self, stage: str, key: str, file_names: list[str]) -> None:
-        """Delete this attempt's payloads unless the manifest that stands, whoever says it failed, names them."""
-        folder = self._folder(stage, key)
-        try:
-            manifest = self._read_manifest(stage, key)
-        except CorruptedArtifactError:
-            manifest = None  # the damaged one is another attempt's
-        published = {payload.file for payload in manifest.payloads.values()} if manifest else set()
-        for file_name in set(file_names) - published:
-            (folder / file_name).unlink(missing_ok=True)
+    def _download(self, name: str) -> Path | None:
+        return None if self._size(name) is None else self.root / name
 
-    def _artifact_folders(self, stage: str) -> Iterator[Path]:
-        for prefix in subfolders(self.root / ARTIFACTS / stage):
-            for folder in subfolders(prefix):
-                if is_digest(folder.name) and folder.name[:2] == prefix.name:
-                    yield folder
-
-    def _garbage(self) -> Iterator[Path]:
-        if (scratch := self.root / SCRATCH).is_dir():
-            yield from sorted(scratch.iterdir())
-        for stage in subfolders(self.root / ARTIFACTS):
-            for folder in self._artifact_folders(stage.name):
-                try:
-                    manifest = self._read_manifest(stage.name, folder.name)
-                except CorruptedArtifactError as error:
-                    logger.warning("left as it is: %s", error)
-                    continue
-                named = {payload.file for payload in manifest.payloads.values()} if manifest else set()
-                with suppress(FileNotFoundError):
-                    names = sorted(entry.name for entry in folder.iterdir() if is_attempt_file(entry.name))
-                    yield from (folder / name for name in names if name not in named)
-
-
-def _durable(path: Path, file_name: str) -> Payload:
-    payload = describe_payload(path, file_name)
-    sync_file(path)
-    return payload
-
-
-def _first_fault(folder: Path, manifest: Manifest) -> str | None:
-    """What is wrong with the payloads as far as sizes tell."""
-    for payload in manifest.payloads.values():
-        path = folder / payload.file
-        with disk_errors(path):
+    def _create(self, name: str, content: bytes) -> bool:
+        target = self.root / name
+        with disk_errors(target), self._temporary(content) as source:
             try:
-                state = path.lstat()
-            except FileNotFoundError:
-                return f"{path}: payload is missing"
-        if not stat.S_ISREG(state.st_mode):
-            return f"{path}: payload is not a regular file"
-        if state.st_size != payload.size_bytes:
-            return f"{path}: has {state.st_size} bytes, the manifest says {payload.size_bytes}"
-    return None
+                link_file(source, target, root=self.root)
+            except FileExistsError:
+                return False
+            sync_folder(target.parent)
+        return True
+
+    def _replace(self, name: str, content: bytes) -> None:
+        target = self.root / name
+        with disk_errors(target), self._temporary(content) as source:
+            make_folder(target.parent, root=self.root)
+            source.replace(target)
+            sync_folder(target.parent)
+
+    def _delete(self, name: str) -> None:
+        path = self.root / name
+        with disk_errors(path), suppress(FileNotFoundError):
+            path.unlink()
+            sync_folder(path.parent)
+            remove_if_empty(path.parent)
+
+    def _list(self, prefix: str) -> Iterator[Blob]:
+        for folder, folders, files in os.walk(self.root / prefix):
+            folders.sort()
+            for path in (Path(folder) / file_name for file_name in sorted(files)):
+                yield Blob(path.relative_to(self.root).as_posix(), last_change(path))
+
+    @contextmanager
+    def _temporary(self, content: bytes) -> Iterator[Path]:
+        """A file with this content, on the disk; gone afterwards unless it was renamed."""
+        path = self._scratch / f"blob-{new_attempt()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write_durably(path, content)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from magi2.artifacts import (
     open_store,
     save_tensors,
 )
-from magi2.errors import ConfigError, ContractError, InfrastructureError
+from magi2.errors import ConfigError, ContractError, CorruptedArtifactError, InfrastructureError
 
 RECIPE = Recipe("preview", 1, seed=7)
 
@@ -129,7 +129,7 @@ def test_symlink_is_neither_published_nor_accepted_as_a_payload(tmp_path: Path) 
     stored = store.fetch("preview", made.key, "latents.bin")
     stored.unlink()
     stored.symlink_to(tmp_path / "secret")
-    with pytest.raises(Exception, match="not a regular file"):
+    with pytest.raises(CorruptedArtifactError, match="missing"):
         store.find("preview", made.key)
 
 

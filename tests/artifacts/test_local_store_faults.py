@@ -48,7 +48,7 @@ def killing(step):
 
 def ours(frame):
     while frame is not None:
-        if frame.f_code.co_filename.endswith(("artifacts/local.py", "artifacts/disk.py")):
+        if frame.f_code.co_filename.endswith(("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py")):
             return True
         if not frame.f_code.co_filename.endswith(("pathlib.py", "contextlib.py", "shutil.py")):
             return False
@@ -159,7 +159,7 @@ with store.stage_folder("preview", recipe.key) as folder:
     (folder / "work").write_bytes(b"abc")
     made = store.publish(ManifestDraft(recipe), {"latents.bin": folder / "work"})
 stored = made.payloads["latents.bin"].file
-draft = stored.replace("latents", "manifest").replace(".bin", ".json")
+draft = next(step.split()[1] for step in steps if step.endswith(" manifest.json"))
 payload = ["sync work", f"link work {stored}", f"sync {made.key}"]
 expected = [*payload, f"sync {draft}", f"link {draft} manifest.json", f"sync {made.key}"]
 kept = [step for step in steps if step.split()[-1] not in (made.key[:2], "preview", "artifacts", "store")]

@@ -1,0 +1,249 @@
+"""What all stores share: the order of steps that makes an artifact exist, or not, but never by half.
+
+A store of one kind only says how to read, create and delete a blob (a file, an object) by its name. Nothing here
+needs a lock, a rename or a listing that is up to date, so that disks and object stores behave alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from magi2.artifacts.disk import disk_errors, last_change
+from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.recipe import check_stage, sha256_file
+from magi2.artifacts.store import (
+    ARTIFACTS,
+    MANIFEST_NAME,
+    artifact_prefix,
+    attempt_file_name,
+    describe_payload,
+    document_path,
+    is_attempt_file,
+    new_attempt,
+    payload_of,
+)
+from magi2.errors import ContractError, CorruptedArtifactError
+
+logger = logging.getLogger(__name__)
+
+_MEMBER_PATTERN = re.compile(rf"{ARTIFACTS}/([a-z][a-z0-9_]*)/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})/([^/]+)")
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A stored file or object: its name, relative to the store, and when it got there (seconds since 1970)."""
+
+    name: str
+    changed_at: float
+
+
+class BlobStore(ABC):
+    """An `ArtifactStore` over named blobs. `scratch` is a local folder; `clock` gives seconds since 1970."""
+
+    def __init__(self, scratch: Path, clock: Callable[[], float] = time.time) -> None:
+        self._scratch = scratch
+        self._clock = clock
+
+    # -- what a store of one kind says; all raise InfrastructureError --------------------------------------------
+
+    @abstractmethod
+    def _place(self, name: str) -> str:
+        """Where a blob lies, for people."""
+
+    @abstractmethod
+    def _read(self, name: str) -> bytes | None:
+        """The content of a small blob, or None when there is none."""
+
+    @abstractmethod
+    def _size(self, name: str) -> int | None:
+        """The bytes of a blob, or None when there is none."""
+
+    @abstractmethod
+    def _upload(self, path: Path, name: str) -> None:
+        """Store a local file, durably, under a name that nobody else has. The file stays."""
+
+    @abstractmethod
+    def _download(self, name: str) -> Path | None:
+        """A local file with the blob's content, or None when there is none."""
+
+    @abstractmethod
+    def _create(self, name: str, content: bytes) -> bool:
+        """Store a blob whole and durably unless there is one of this name. Whether it was this call."""
+
+    @abstractmethod
+    def _replace(self, name: str, content: bytes) -> None:
+        """Store a blob whole and durably, whatever there was."""
+
+    @abstractmethod
+    def _delete(self, name: str) -> None:
+        """Delete a blob if there is one."""
+
+    @abstractmethod
+    def _list(self, prefix: str) -> Iterator[Blob]:
+        """The blobs in a folder and below, those of one folder together, in order of their names."""
+
+    # -- the promises of ArtifactStore ---------------------------------------------------------------------------
+
+    def find(self, stage: str, key: str) -> Manifest | None:
+        while (manifest := self._manifest(stage, key)) is not None:
+            fault = self._fault(manifest)
+            if fault is None:
+                return manifest
+            # A removal between the two looks is no damage: look again.
+            if self._manifest(stage, key) == manifest:
+                raise CorruptedArtifactError(fault)
+        return None
+
+    @contextmanager
+    def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
+        artifact_prefix(stage, key)
+        folder = self._scratch / f"{stage}-{key[:12]}-{new_attempt()}"
+        with disk_errors(folder):
+            folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, draft: ManifestDraft, files: Mapping[str, Path]) -> Manifest:
+        prefix, attempt = artifact_prefix(draft.recipe.stage, draft.recipe.key), new_attempt()
+        if not files:
+            raise ContractError(f"{self._place(str(prefix))}: an artifact needs at least one payload")
+        with disk_errors(self._scratch):
+            payloads = {name: describe_payload(path, attempt_file_name(name, attempt)) for name, path in files.items()}
+        manifest = draft.complete(payloads, datetime.fromtimestamp(self._clock(), UTC))
+        try:
+            for name, payload in payloads.items():
+                self._upload(files[name], f"{prefix}/{payload.file}")
+            winner = self._create_manifest(manifest)
+        finally:
+            self._withdraw_unpublished(manifest)
+        with disk_errors(self._scratch):
+            for path in files.values():
+                path.unlink(missing_ok=True)
+        return winner
+
+    def fetch(self, stage: str, key: str, name: str) -> Path:
+        prefix = artifact_prefix(stage, key)
+        manifest = self.find(stage, key)
+        if manifest is None:
+            raise CorruptedArtifactError(f"{self._place(str(prefix))}: there is no such artifact")
+        payload = payload_of(manifest, name, self._place(str(prefix)))
+        place = self._place(f"{prefix}/{payload.file}")
+        path = self._download(f"{prefix}/{payload.file}")
+        if path is None:
+            raise CorruptedArtifactError(f"{place}: was removed while being read")
+        with disk_errors(path):
+            found = sha256_file(path)
+        if found != payload.sha256:
+            raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
+        return path
+
+    def keys(self, stage: str) -> Iterator[str]:
+        for blob in self._list(f"{ARTIFACTS}/{check_stage(stage)}"):
+            member = _MEMBER_PATTERN.fullmatch(blob.name)
+            if member is not None and member[4] == MANIFEST_NAME:
+                yield member[3]
+
+    def remove(self, stage: str, key: str) -> bool:
+        prefix = artifact_prefix(stage, key)
+        payloads = []
+        try:
+            manifest = self._manifest(stage, key)
+            if manifest is None:
+                return False
+            payloads = [payload.file for payload in manifest.payloads.values()]
+        except CorruptedArtifactError as error:
+            logger.warning("removing an artifact without reading its manifest, a sweep takes the rest: %s", error)
+        for file_name in (MANIFEST_NAME, *payloads):
+            self._delete(f"{prefix}/{file_name}")
+        return True
+
+    def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
+        latest = self._clock() - older_than_hours * 3600
+        blobs = [blob.name for blob in self._orphans() if blob.changed_at <= latest]
+        for name in blobs if not dry_run else ():
+            self._delete(name)
+        with disk_errors(self._scratch):
+            entries = sorted(self._scratch.iterdir()) if self._scratch.is_dir() else []
+            old = [path for path in entries if last_change(path) <= latest]
+            for path in old if not dry_run else ():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        return [*blobs, *(f"scratch/{path.name}" for path in old)]
+
+    def put_document(self, name: str, content: bytes) -> None:
+        self._replace(str(document_path(name)), content)
+
+    def get_document(self, name: str) -> bytes | None:
+        return self._read(str(document_path(name)))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _manifest(self, stage: str, key: str) -> Manifest | None:
+        name = f"{artifact_prefix(stage, key)}/{MANIFEST_NAME}"
+        data = self._read(name)
+        if data is None:
+            return None
+        manifest = Manifest.from_bytes(data, place=self._place(name))
+        if (manifest.stage, manifest.key) != (stage, key):
+            raise CorruptedArtifactError(f"{self._place(name)}: is the manifest of {manifest.stage} {manifest.key}")
+        return manifest
+
+    def _fault(self, manifest: Manifest) -> str | None:
+        """What is wrong with the payloads as far as sizes tell."""
+        prefix = artifact_prefix(manifest.stage, manifest.key)
+        for payload in manifest.payloads.values():
+            name = f"{prefix}/{payload.file}"
+            size_bytes = self._size(name)
+            if size_bytes is None:
+                return f"{self._place(name)}: payload is missing"
+            if size_bytes != payload.size_bytes:
+                return f"{self._place(name)}: has {size_bytes} bytes, the manifest says {payload.size_bytes}"
+        return None
+
+    def _create_manifest(self, manifest: Manifest) -> Manifest:
+        """Make the artifact exist unless it does already; the manifest that stands."""
+        name, content = f"{artifact_prefix(manifest.stage, manifest.key)}/{MANIFEST_NAME}", manifest.to_bytes()
+        while not self._create(name, content):
+            winner = self.find(manifest.stage, manifest.key)
+            if winner is not None:  # else it was removed since: try again
+                return winner
+        return manifest
+
+    def _withdraw_unpublished(self, manifest: Manifest) -> None:
+        """Delete this attempt's payloads unless the manifest that stands names them, whatever the attempt was told."""
+        try:
+            standing = self._manifest(manifest.stage, manifest.key)
+        except CorruptedArtifactError:
+            standing = None  # the damaged one is another attempt's
+        published = {payload.file for payload in standing.payloads.values()} if standing else set()
+        prefix = artifact_prefix(manifest.stage, manifest.key)
+        for payload in manifest.payloads.values():
+            if payload.file not in published:
+                self._delete(f"{prefix}/{payload.file}")
+
+    def _orphans(self) -> Iterator[Blob]:
+        """Files of attempts that no manifest names. A folder with an unreadable manifest is left for people."""
+        members = ((blob, _MEMBER_PATTERN.fullmatch(blob.name)) for blob in self._list(ARTIFACTS))
+        attempts = ((blob, member) for blob, member in members if member is not None and is_attempt_file(member[4]))
+        for (stage, key), group in groupby(attempts, key=lambda item: (item[1][1], item[1][3])):
+            try:
+                manifest = self._manifest(stage, key)
+            except CorruptedArtifactError as error:
+                logger.warning("left as it is: %s", error)
+                continue
+            named = {payload.file for payload in manifest.payloads.values()} if manifest else set()
+            yield from (blob for blob, member in group if member[4] not in named)
