@@ -45,8 +45,8 @@ def image_coords(index: int, size: tuple[int, int], latent_frames: int) -> Tenso
 
 
 def padding_coords(length: int) -> Tensor:
-    """[p, 9]"""
-    return _rows(_line(0, length), (length, 1, 1), (1, 1, 1))
+    """[p, 9]: own and reference grid are the same, a line."""
+    return _rows(_line(0, length), (length, 1, 1), (length, 1, 1))
 
 
 def _rows(position: Tensor, size: Size, reference: Size) -> Tensor:

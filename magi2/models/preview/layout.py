@@ -8,7 +8,7 @@ contiguous block. Both are lists of segments, runs of rows of a source.
 Source: MAGI-2 preview inference code.
 """
 
-# Shapes: N tokens, T/h/w video latent size, A audio latents, B rotary bands, C channels
+# Shapes: N tokens, T/h/w video latent size, A audio latents, B rotary bands, C channels, P branches
 
 from __future__ import annotations
 
@@ -194,6 +194,12 @@ def static_features(conditioning: Conditioning, *, use_ref_for_uncond: bool) -> 
 def latent_rows(latents: Tensor) -> Tensor:
     """Latents [1, C, T, h, w] as token rows [T*h*w, C] fp32, w fastest."""
     return latents[0].float().flatten(1).transpose(0, 1)
+
+
+def unpack(video_rows: Tensor, audio_rows: Tensor, layout: ClipLayout) -> tuple[Tensor, Tensor]:
+    """Rows of the latents' tokens, branch after branch, as latents: video [P, C, T, h, w] and audio [P, A, C]."""
+    video = video_rows.view(layout.num_branches, *layout.latent_size, -1).permute(0, 4, 1, 2, 3)
+    return video.contiguous(), audio_rows.view(layout.num_branches, layout.audio_length, -1)
 
 
 def grouping(packing: Packing) -> tuple[Tensor, Tensor]:

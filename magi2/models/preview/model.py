@@ -26,6 +26,7 @@ from magi2.models.preview.layout import (
     latent_rows,
     pack,
     static_features,
+    unpack,
 )
 from magi2.models.preview.mlp import MultiHeadMoe
 from magi2.models.preview.ops import PreviewOps
@@ -127,9 +128,7 @@ class PreviewModel(nn.Module):
         self._check_latents(video, audio, layout)
         streams = self.embed(latent_rows(video), audio[0].float(), timestep, layout)
         video_rows, audio_rows = self.velocity_rows(self.block(streams, layout), layout)
-        branches = layout.num_branches
-        video_out = video_rows.view(branches, *layout.latent_size, -1).permute(0, 4, 1, 2, 3)
-        return video_out.contiguous(), audio_rows.view(branches, layout.audio_length, -1)
+        return unpack(video_rows, audio_rows, layout)
 
     def embed(self, video_rows: Tensor, audio_rows: Tensor, timestep: Tensor, layout: ClipLayout) -> Tensor:
         """Residual streams [N, n, c] in grouped order from token rows of the latents, [T*h*w, C] and [A, C] fp32."""
