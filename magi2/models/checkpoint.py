@@ -173,8 +173,9 @@ def load_module(
     """Fill a module (normally built on `meta`) from `source`, strictly in both directions.
 
     `rename` maps a stored name to the module's name, or to None for a tensor outside the model, which is skipped and
-    listed. Stored values are cast to the dtype that the module declares. `transform` sees (module name, stored tensor)
-    before the shape check. Raises CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
+    listed in `module.load_report`, which is also what comes back. Stored values are cast to the dtype that the module
+    declares; `transform` sees (module name, stored tensor) before the shape check. With device `meta` everything is
+    checked and nothing kept. Raises CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
     """
     slots = {name: slot for name, slot in _slots(module)}
     targets = {name: rename(name) for name in source.names()}
@@ -185,7 +186,9 @@ def load_module(
             owner, attribute = slots[target]
             tensor = transform(target, source.read(stored))
             _place(owner, attribute, tensor, device, f"{source.file_of(stored)}: {stored}")
-    return LoadReport(loaded=len(slots), skipped=skipped)
+    report = LoadReport(loaded=len(slots), skipped=skipped)
+    module.load_report = report  # type: ignore[assignment]
+    return report
 
 
 def _slots(module: nn.Module) -> Iterable[tuple[str, tuple[nn.Module, str]]]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError
-from magi2.sampling.guidance import Guidance, GuidanceConfig
+from magi2.sampling.guidance import Guidance
+from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.unipc import FlowUniPC
 
 LayoutT = TypeVar("LayoutT")

@@ -8,7 +8,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from magi2.errors import CancelledError, ContractError
-from magi2.sampling.guidance import GuidanceConfig
+from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.preview import SamplerState, denoise_preview
 from magi2.sampling.unipc import FlowUniPC
 

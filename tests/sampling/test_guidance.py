@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from magi2.errors import ConfigError
-from magi2.sampling.guidance import Guidance, GuidanceConfig
+from magi2.sampling.guidance import Guidance
+from magi2.sampling.guidance_config import GuidanceConfig
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "preview" / "cfg.json").read_text())["config"]["cases"]
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from magi2.sampling.guidance import Guidance, GuidanceConfig
+from magi2.sampling.guidance import Guidance
+from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.unipc import FlowUniPC
 from magi2.seeds import MAX_SEED, derive_seed

@@ -11,7 +11,8 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from magi2.models.preview import Conditioning, PreviewModel, ReferenceImage, load_preview, preview_config_from_dict
-from magi2.sampling.guidance import Guidance, GuidanceConfig
+from magi2.sampling.guidance import Guidance
+from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.preview import SamplerState, denoise_preview
 from magi2.sampling.unipc import FlowUniPC
 
