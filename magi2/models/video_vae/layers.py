@@ -91,7 +91,9 @@ class FrameAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         frames = x.transpose(1, 2).flatten(0, 1)
-        qkv = self.to_qkv(self.norm(frames)).flatten(2).transpose(1, 2).unsqueeze(1)
+        positions_FPC = self.norm(frames).flatten(2).transpose(1, 2)
+        # As a matrix product: its result has the channels innermost, which fused attention kernels want.
+        qkv = F.linear(positions_FPC, self.to_qkv.weight.flatten(1), self.to_qkv.bias).unsqueeze(1)
         query_F1PC, key_F1PC, value_F1PC = qkv.chunk(3, dim=-1)
         mixed_F1PC = F.scaled_dot_product_attention(query_F1PC, key_F1PC, value_F1PC)
         mixed = self.proj(mixed_F1PC.squeeze(1).transpose(1, 2).reshape(frames.shape))
