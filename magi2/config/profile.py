@@ -11,10 +11,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from magi2.media.delivery import DeliverySpec
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
-from magi2.sampling.settings import GuidanceConfig
+from magi2.sampling.guidance_config import GuidanceConfig
 
 DURATION_S = 10
 LATENT_STRIDE = 16
@@ -83,23 +84,6 @@ class DecodeSettings(Section):
     rounding: Literal["round", "truncate"] = Field("round", description="float to 8 bit; truncate is upstream's")
 
 
-class DeliverySettings(Section):
-    codec: Literal["h264", "hevc", "av1"] = "h264"
-    crf: int = Field(16, ge=0, le=63)
-    preset: str = "medium"
-    width: int | None = Field(None, ge=16, description="delivered pixels; absent: as decoded")
-    height: int | None = Field(None, ge=16)
-    fit: Literal["crop", "scale"] = "crop"
-    pad_last_frame: bool = Field(False, description="hold the last frame so that the picture lasts ten seconds")
-    audio_bitrate_kbps: int = Field(192, ge=32, le=512)
-
-    @model_validator(mode="after")
-    def _both_sides_or_none(self) -> Self:
-        if (self.width is None) != (self.height is None):
-            raise ValueError("width and height go together: give both or neither")
-        return self
-
-
 class Profile(Section):
     """One resolved profile. `digest()` identifies it; it is stored with everything it made."""
 
@@ -116,7 +100,7 @@ class Profile(Section):
     preview: PreviewSettings
     refiner: RefinerSettings | None = None
     decode: DecodeSettings = DecodeSettings()
-    delivery: DeliverySettings = DeliverySettings()
+    delivery: DeliverySpec = DeliverySpec()
 
     @field_validator("duration_s")
     @classmethod
@@ -127,13 +111,10 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _delivery_fits(self) -> Self:
-        decoded, wanted = self.refiner or self.preview, self.delivery
-        if wanted.width is None or wanted.height is None or wanted.fit == "scale":
-            return self
-        if wanted.width > decoded.width or wanted.height > decoded.height:
+        decoded, size = self.refiner or self.preview, self.delivery.size
+        if size and self.delivery.fit == "crop" and (size[0] > decoded.width or size[1] > decoded.height):
             raise ValueError(
-                f"delivery {wanted.width}x{wanted.height} cannot be cropped from {decoded.width}x{decoded.height}; "
-                "use fit: scale"
+                f"delivery {size[0]}x{size[1]} cannot be cropped from {decoded.width}x{decoded.height}; use fit: scale"
             )
         return self
 

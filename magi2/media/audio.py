@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError, MediaError
+from magi2.media.delivery import SAMPLE_RATE_HZ
 from magi2.media.files import disk_errors, partial_file
 
-SAMPLE_RATE_HZ = 44_100
 CHANNELS = 2
 FRAME_BYTES = 4 * CHANNELS
 IEEE_FLOAT = 3  # the WAV format tag

@@ -5,81 +5,30 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ffmpeg as graph
 
-from magi2.errors import ConfigError, InputError
-from magi2.media.audio import SAMPLE_RATE_HZ, audio_sample_count
+from magi2.errors import InputError
+from magi2.media.audio import audio_sample_count
+from magi2.media.delivery import (
+    AV1_PRESETS,
+    ENCODERS,
+    SAMPLE_RATE_HZ,
+    DeliverySpec,
+    check_even,
+    delivered_frame_count,
+)
 from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
 from magi2.media.files import partial_file
 from magi2.media.reading import open_media, video_stream
 
-Codec = Literal["h264", "hevc", "av1"]
-
-ENCODERS: Mapping[Codec, str] = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
-HIGHEST_CRF: Mapping[Codec, int] = {"h264": 51, "hevc": 51, "av1": 63}
-AV1_PRESETS: Mapping[str, int] = {
-    "ultrafast": 12,
-    "superfast": 11,
-    "veryfast": 10,
-    "faster": 9,
-    "fast": 8,
-    "medium": 7,
-    "slow": 5,
-    "slower": 3,
-    "veryslow": 2,
-}
-"""The other encoders' names of speed, as SVT-AV1 counts them."""
 SCALER_FLAGS = "lanczos+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 METADATA_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 METADATA_LIMIT_BYTES = 100_000
 """A single argument of a program may hold 128 KiB on Linux."""
-
-
-@dataclass(frozen=True)
-class DeliverySpec:
-    """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
-    "crop" cuts equal margins, "scale" resizes once. `preset` is one of x264's names for every codec.
-    `pad_last_frame` holds the last frame until the sound ends. `threads` is part of the result: bytes depend on it.
-    """
-
-    codec: Codec = "h264"
-    crf: int = 16
-    preset: str = "medium"
-    size: tuple[int, int] | None = None
-    fit: Literal["crop", "scale"] = "crop"
-    pad_last_frame: bool = False
-    audio_bitrate_kbps: int = 192
-    threads: int = 4
-
-    def __post_init__(self) -> None:
-        if self.codec not in ENCODERS:
-            raise ConfigError(f"delivery codec {self.codec!r}, known are {', '.join(ENCODERS)}")
-        if not 0 <= self.crf <= HIGHEST_CRF[self.codec]:
-            raise ConfigError(f"delivery crf {self.crf}, {self.codec} takes 0 to {HIGHEST_CRF[self.codec]}")
-        if self.preset not in AV1_PRESETS:
-            raise ConfigError(f"delivery preset {self.preset!r}, known are {', '.join(AV1_PRESETS)}")
-        if self.size is not None:
-            _check_even(*self.size)
-
-    @property
-    def encoder(self) -> str:
-        """ffmpeg's name of the encoder."""
-        return ENCODERS[self.codec]
-
-
-def delivered_frame_count(spec: DeliverySpec, *, frame_count: int, fps: Fraction, sample_count: int) -> int:
-    """Frames of the delivered file, made from `frame_count` native ones and `sample_count` samples at 44.1 kHz.
-
-    249 frames at 25 fps with ten seconds of sound stay 249 (9.96 s), or become 250 with `pad_last_frame`.
-    """
-    if not spec.pad_last_frame:
-        return frame_count
-    return max(frame_count, sample_count * fps // SAMPLE_RATE_HZ)
 
 
 def deliver(
@@ -113,7 +62,7 @@ def deliver(
 def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int) -> Any:
     native = _native_size(video)
     width, height = spec.size or native
-    _check_even(width, height)
+    check_even(width, height)
     stream = graph.input(file_url(video)).video
     if held_frames:
         stream = stream.filter("tpad", stop_mode="clone", stop=held_frames)
@@ -181,8 +130,3 @@ def _native_size(video: Path) -> tuple[int, int]:
     with open_media(video) as container:
         context = video_stream(container).codec_context
         return context.width, context.height
-
-
-def _check_even(width: int, height: int) -> None:
-    if width < 2 or height < 2 or width % 2 or height % 2:
-        raise InputError(f"delivery {width}x{height}: both sides must be even, colour is stored at half size")

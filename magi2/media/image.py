@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from magi2.errors import ImageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_PIXELS = 2**26
 """8192 x 8192: the largest image that is decoded, 200 MB of RGB."""
@@ -59,19 +60,35 @@ def prepare_reference(image: Image.Image, *, height: int, width: int, mode: Mode
     borders). Two Lanczos resizes, as the model saw it in training. Raises: ImageError when a side falls below 32.
     Source: MAGI-2 preview inference code, image conditioning; diffusers' video processor with factor 32.
     """
+    import torch  # not at the top: a batch's images are checked by processes that never need it
+
     target_height, target_width = reference_size(image.width, image.height, height=height, width=width, mode=mode)
-    final_height, final_width = (side // SIDE_MULTIPLE * SIDE_MULTIPLE for side in (target_height, target_width))
-    if min(final_height, final_width) < SIDE_MULTIPLE:
-        raise ImageError(
-            f"image of {image.width}x{image.height} pixels is too elongated: beside a clip of {width}x{height} it "
-            f"becomes {target_width}x{target_height}, both sides must be at least {SIDE_MULTIPLE}",
-            hint="crop the image to a ratio closer to the clip's",
-        )
+    final_height, final_width = _final_size(image, target_height, target_width)
     canvas = letterbox(image.convert("RGB"), height=target_height, width=target_width)
     resized = canvas.resize((final_width, final_height), Image.Resampling.LANCZOS)
     pixels_HWC = torch.from_numpy(np.array(resized, dtype=np.float32) / 255.0)
     pixels_CHW = (2.0 * pixels_HWC - 1.0).permute(2, 0, 1).to(torch.bfloat16).to(torch.float32)
     return pixels_CHW[None, :, None].contiguous()
+
+
+def check_image(path: Path, *, height: int, width: int, mode: Mode = "original") -> None:
+    """Raises ImageError, naming the file, if it could not be the reference of a clip of `height` x `width` pixels."""
+    image = load_image(path)
+    try:
+        _final_size(image, *reference_size(image.width, image.height, height=height, width=width, mode=mode))
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
+
+
+def _final_size(image: Image.Image, target_height: int, target_width: int) -> tuple[int, int]:
+    final_height, final_width = (side // SIDE_MULTIPLE * SIDE_MULTIPLE for side in (target_height, target_width))
+    if min(final_height, final_width) < SIDE_MULTIPLE:
+        raise ImageError(
+            f"image of {image.width}x{image.height} pixels is too elongated: fitted to the clip it is "
+            f"{target_width}x{target_height}, both sides must be at least {SIDE_MULTIPLE}",
+            hint="crop the image to a ratio closer to the clip's",
+        )
+    return final_height, final_width
 
 
 def reference_size(

@@ -15,7 +15,8 @@ from media_clips import moving_frames, tone, write_lossless
 
 from magi2.errors import ConfigError, InputError, MediaError, MissingToolError
 from magi2.media.audio import write_audio
-from magi2.media.deliver import DeliverySpec, deliver, delivered_frame_count
+from magi2.media.deliver import deliver
+from magi2.media.delivery import DeliverySpec, delivered_frame_count
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.media.reading import read_frames

@@ -14,7 +14,8 @@ from PIL import Image
 
 from magi2.errors import MediaError
 from magi2.media.audio import write_audio
-from magi2.media.deliver import DeliverySpec, deliver
+from magi2.media.deliver import deliver
+from magi2.media.delivery import DeliverySpec
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.poster import write_contact_sheet, write_poster
 from magi2.media.probe import ExpectedClip, MediaProbe, check_clip, probe

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from magi2.errors import ConfigError, ContractError
-from magi2.models.refiner import RefinerConfig, load_refiner
+from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.loading import load_refiner
 from magi2.sampling.refine import RefinerState, add_refiner_noise, denoise_refiner, noise_table, upsample_latents
 from magi2.sampling.unipc import FlowUniPC
 

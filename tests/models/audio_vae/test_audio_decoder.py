@@ -11,20 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from magi2.errors import CheckpointError, ContractError
-from magi2.models.audio_vae import (
-    AudioDecoder,
-    AudioVaeConfig,
-    OobleckConfig,
-    config_from_json,
-    expected_tensors,
-    init_random_,
-    load_audio_decoder,
-    read_audio_config,
-    resample_fourier,
-    tiny_audio_tensors,
-)
-from magi2.models.audio_vae.model import Snake
-from magi2.models.audio_vae.state_dict import PREFIX, fold_weight_norm
+from magi2.models.audio_vae.config import AudioVaeConfig, OobleckConfig, config_from_json, read_audio_config
+from magi2.models.audio_vae.init import init_random_, tiny_audio_tensors
+from magi2.models.audio_vae.model import AudioDecoder, Snake
+from magi2.models.audio_vae.resample import resample_fourier
+from magi2.models.audio_vae.state_dict import PREFIX, expected_tensors, fold_weight_norm, load_audio_decoder
 
 
 def relative_l2(actual: torch.Tensor, expected: torch.Tensor) -> float:

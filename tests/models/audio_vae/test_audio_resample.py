@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from magi2.errors import ContractError
-from magi2.models.audio_vae import resample_fourier
+from magi2.models.audio_vae.resample import resample_fourier
 
 LENGTHS = ["noise_512", "noise_513", "noise_1000", "noise_1001", "noise_2048", "noise_5121", "chirp_4096"]
 

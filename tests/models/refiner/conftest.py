@@ -12,7 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from magi2.models.refiner import RefinerConfig, RefinerModel, WindowGrid, load_refiner
+from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.loading import load_refiner
+from magi2.models.refiner.model import RefinerModel
+from magi2.models.refiner.windows import WindowGrid
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from magi2.errors import ConfigError, ContractError
 from magi2.models.layers import swiglu7
-from magi2.models.refiner import RefinerConfig, RefinerModel, init_random_
 from magi2.models.refiner import model as refiner_module
+from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.loading import init_random_
+from magi2.models.refiner.model import RefinerModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-5, "bf16": 1.5e-2}

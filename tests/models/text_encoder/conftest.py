@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from magi2.models.text_encoder import TextEncoder, load_text_encoder, write_tiny_text_encoder
+from magi2.models.text_encoder.encoder import TextEncoder, load_text_encoder
+from magi2.models.text_encoder.tiny import write_tiny_text_encoder
 
 
 @pytest.fixture(scope="session")

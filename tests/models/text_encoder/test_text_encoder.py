@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from magi2.errors import PromptTooLongError
-from magi2.models.text_encoder import TextEncoder, load_text_encoder, pool_figures
+from magi2.models.text_encoder.encoder import TextEncoder, load_text_encoder
+from magi2.models.text_encoder.figures import pool_figures
 
 FP32_TOLERANCE = 1e-4
 BF16_TOLERANCE = 6e-2

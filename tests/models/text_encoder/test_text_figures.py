@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from magi2.models.text_encoder import TextEncoding, pool_figures
+from magi2.models.text_encoder.encoder import TextEncoding
+from magi2.models.text_encoder.figures import pool_figures
 
 
 def encoding_of(text: str, embeds: torch.Tensor, *, chunk: int) -> TextEncoding:

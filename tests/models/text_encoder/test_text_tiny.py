@@ -10,7 +10,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
-from magi2.models.text_encoder import expected_tensors, load_text_encoder, write_tiny_text_encoder
+from magi2.models.text_encoder.encoder import load_text_encoder
+from magi2.models.text_encoder.tiny import write_tiny_text_encoder
+from magi2.models.text_encoder.tower import expected_tensors
 
 PROMPTS = ("a red fox walks in the snow", "a blue fox walks in the snow", "THE 3 cats; VWXYZ", "雪地里的狐狸")
 

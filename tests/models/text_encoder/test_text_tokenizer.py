@@ -10,8 +10,12 @@ import pytest
 from torch import Tensor
 
 from magi2.errors import CheckpointError, InputError
-from magi2.models.text_encoder import PromptTokenizer, load_prompt_tokenizer
-from magi2.models.text_encoder.tokenizer import ISOLATED_RANGES, isolating_splitter
+from magi2.models.text_encoder.tokenizer import (
+    ISOLATED_RANGES,
+    PromptTokenizer,
+    isolating_splitter,
+    load_prompt_tokenizer,
+)
 
 CASES = (
     *("plain_en", "cjk_mix", "figure_plain", "single_char", "upper_digits"),

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import SafetensorsFolder
-from magi2.models.text_encoder import expected_tensors, load_text_encoder
-from magi2.models.text_encoder.tower import PREFIX, build_tower, load_tower, parse_config, read_config
+from magi2.models.text_encoder.encoder import load_text_encoder
+from magi2.models.text_encoder.tower import PREFIX, build_tower, expected_tensors, load_tower, parse_config, read_config
 
 
 class CountingSource(SafetensorsFolder):

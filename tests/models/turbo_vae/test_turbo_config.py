@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magi2.errors import CheckpointError, ConfigError
-from magi2.models.turbo_vae import PUBLISHED_TURBO_DECODER, TINY_TURBO_DECODER, TurboDecoderConfig
+from magi2.models.turbo_vae.config import PUBLISHED_TURBO_DECODER, TINY_TURBO_DECODER, TurboDecoderConfig
 
 DEMO = {
     "latent_channels": 48,

@@ -15,15 +15,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from magi2.errors import ContractError
-from magi2.models.turbo_vae import (
-    PUBLISHED_TURBO_DECODER,
-    TINY_TURBO_DECODER,
-    TurboDecoder,
-    Window,
-    init_random_,
-    load_turbo_decoder,
-)
+from magi2.models.turbo_vae.config import PUBLISHED_TURBO_DECODER, TINY_TURBO_DECODER
+from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.turbo_vae.layers import FRAMES_PER_BLOCK, normalise_channels
+from magi2.models.turbo_vae.loading import load_turbo_decoder
+from magi2.models.turbo_vae.windows import Window
+from magi2.models.video_vae.initialise import init_random_
 
 CASES = ("A", "B", "C")
 LENGTHS = [("A", 5), ("A", 7), ("A", 8), ("A", 16), ("A", 32), ("B", 2), ("B", 3), ("B", 7), ("B", 8), ("C", 13)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from magi2.errors import CheckpointError
-from magi2.models.turbo_vae import load_turbo_decoder
+from magi2.models.turbo_vae.loading import load_turbo_decoder
 
 Build = Callable[[str], dict[str, Any]]
 Save = Callable[[str, dict[str, Any]], Path]

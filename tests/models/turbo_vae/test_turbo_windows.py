@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magi2.errors import ContractError
-from magi2.models.turbo_vae import Window, decoded_frame_count, plan_windows
+from magi2.models.turbo_vae.windows import Window, decoded_frame_count, plan_windows
 
 
 def test_refined_clip_is_one_and_eight_windows() -> None:

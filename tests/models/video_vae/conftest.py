@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from magi2.models.video_vae import WanVaeConfig
+from magi2.models.video_vae.config import WanVaeConfig
 
 
 @pytest.fixture(scope="session")

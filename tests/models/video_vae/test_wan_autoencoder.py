@@ -10,16 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from magi2.errors import ConfigError, ContractError, InputError
-from magi2.models.video_vae import (
-    TINY_WAN_VAE,
-    WanDecoder,
-    WanEncoder,
-    WanVaeConfig,
-    init_random_,
-    load_wan_decoder,
-    load_wan_encoder,
-)
+from magi2.models.video_vae.config import TINY_WAN_VAE, WanVaeConfig
+from magi2.models.video_vae.decoder import WanDecoder
+from magi2.models.video_vae.encoder import WanEncoder
+from magi2.models.video_vae.initialise import init_random_
 from magi2.models.video_vae.layers import ChunkCache
+from magi2.models.video_vae.loading import load_wan_decoder, load_wan_encoder
 
 TOLERANCE = 1e-5
 

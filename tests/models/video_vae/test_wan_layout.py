@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from magi2.models.video_vae import LATENT_MEAN, LATENT_STD
 from magi2.models.video_vae.layout import (
     FrameConv,
     average_down,
@@ -17,7 +16,7 @@ from magi2.models.video_vae.layout import (
     repeat_up,
     unpack,
 )
-from magi2.models.video_vae.statistics import denormalise, normalise
+from magi2.models.video_vae.statistics import LATENT_MEAN, LATENT_STD, denormalise, normalise
 
 
 def test_statistics_are_the_published_ones(expected: dict[str, Tensor]) -> None:

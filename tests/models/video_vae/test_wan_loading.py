@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from magi2.errors import CheckpointError
-from magi2.models.video_vae import WanVaeConfig, load_wan_decoder, load_wan_encoder
+from magi2.models.video_vae.config import WanVaeConfig
+from magi2.models.video_vae.loading import load_wan_decoder, load_wan_encoder
 
 
 class Arbitrary:

@@ -1,0 +1,209 @@
+"""Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
+
+Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from magi2.config.profile import Profile
+from magi2.config.strict import nearest
+from magi2.errors import InputError, Magi2Error
+from magi2.media.image import check_image
+from magi2.prompts.figures import check_figure_mentions, parse_image_argument
+from magi2.seeds import check_seed, derive_seed
+from magi2.types import Clip, FigureImage
+
+COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch as written: `number` counts lines of JSONL, items of JSON, records of CSV, from 1.
+
+    `problem` says why the row could not even be read; then `values` is empty.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be rendered, and why."""
+
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.number}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The distinct clips of a batch, in order of first mention, and the rows that were refused."""
+
+    clips: tuple[Clip, ...]
+    bad_rows: tuple[BadRow, ...]
+
+    def require_good(self) -> Batch:
+        """This batch. Raises InputError listing every bad row, if there is one."""
+        if self.bad_rows:
+            listing = "\n".join(f"  {row}" for row in self.bad_rows)
+            raise InputError(f"{len(self.bad_rows)} bad rows, nothing was started:\n{listing}")
+        return self
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a .jsonl, .csv or .json file. Raises InputError when the file as a whole cannot be read."""
+    readers: dict[str, Callable[[str], Iterator[Row]]] = {".jsonl": _jsonl, ".csv": _csv, ".json": _json_array}
+    if path.suffix.lower() not in readers:
+        raise InputError(f"{path}: unknown kind of batch file {path.suffix!r}, known: {', '.join(readers)}")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: unreadable: {error}") from error
+    rows = list(readers[path.suffix.lower()](text))
+    if not rows:
+        raise InputError(f"{path}: holds no prompts")
+    return rows
+
+
+def read_batch(path: Path, profile_of: Callable[[str | None], Profile]) -> Batch:
+    """The clips of a batch file; relative paths in it start at its folder.
+
+    `profile_of` gives the profile of a name, or the default one for None.
+    """
+    return make_batch(read_rows(path), profile_of, folder=path.resolve().parent)
+
+
+def make_batch(rows: Sequence[Row], profile_of: Callable[[str | None], Profile], *, folder: Path) -> Batch:
+    """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names."""
+    clips: dict[str, Clip] = {}
+    bad_rows: list[BadRow] = []
+    for row in rows:
+        try:
+            clip = _clip(row, profile_of, folder)
+        except Magi2Error as error:
+            bad_rows.append(BadRow(row.number, str(error)))
+            continue
+        known = clips.get(clip.clip_id)
+        clips[clip.clip_id] = replace(known, names=known.names + clip.names) if known else clip
+    return Batch(tuple(clips.values()), tuple(bad_rows))
+
+
+def _clip(row: Row, profile_of: Callable[[str | None], Profile], folder: Path) -> Clip:
+    if row.problem:
+        raise InputError(row.problem)
+    values = {key: value for key, value in row.values.items() if value not in (None, "")}
+    for key in values:
+        if key not in COLUMNS:
+            raise InputError(f"unknown column {key!r}", hint=nearest(key, COLUMNS))
+    profile = profile_of(_text(values, "profile"))
+    prompt = _prompt(values, folder)
+    figures = _figures(prompt, values.get("image"), profile, folder)
+    seed = values.get("seed")
+    first_image = figures[0].sha256 if figures else None
+    return Clip(
+        prompt=prompt,
+        seed=derive_seed(prompt, first_image) if seed is None else check_seed(_whole("seed", seed)),
+        profile_name=profile.name,
+        profile_digest=profile.digest(),
+        figures=figures,
+        names=(_text(values, "name") or f"row {row.number}",),
+        tags=_tags(values.get("tags")),
+        priority=_whole("priority", values.get("priority", 0)),
+    )
+
+
+def _prompt(values: Mapping[str, Any], folder: Path) -> str:
+    if file_name := _text(values, "prompt_file"):
+        path = folder / file_name
+        try:
+            prompt = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"prompt_file {path}: unreadable: {error}") from error
+    else:
+        prompt = _text(values, "prompt") or ""
+    if not prompt.strip():
+        raise InputError("the prompt is empty")
+    return prompt
+
+
+def _figures(prompt: str, argument: object, profile: Profile, folder: Path) -> tuple[FigureImage, ...]:
+    if isinstance(argument, Mapping):
+        argument = json.dumps(argument)
+    preview, figures = profile.preview, []
+    images = parse_image_argument(argument if argument is None else str(argument))
+    check_figure_mentions(prompt, images)
+    for figure in images:
+        path = folder / Path(figure.source).expanduser()
+        check_image(path, height=preview.height, width=preview.width, mode=preview.ref_image_type)
+        figures.append(FigureImage(figure.number, path, hashlib.sha256(path.read_bytes()).hexdigest()))
+    return tuple(figures)
+
+
+def _text(values: Mapping[str, Any], key: str) -> str | None:
+    value = values.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{key} is a {type(value).__name__}, not text")
+    return value
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{key} {value!r} is not a whole number")
+    return value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    parts = value if isinstance(value, list) else str(value).split(",")
+    return tuple(str(part).strip() for part in parts if str(part).strip())
+
+
+def _jsonl(text: str) -> Iterator[Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield _json_row(number, json.loads(line))
+            except ValueError as error:
+                yield Row(number, {}, problem=f"not JSON: {error}")
+
+
+def _json_array(text: str) -> Iterator[Row]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}") from error
+    if not isinstance(values, list):
+        raise InputError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
+    yield from (_json_row(number, value) for number, value in enumerate(values, start=1))
+
+
+def _json_row(number: int, value: object) -> Row:
+    if isinstance(value, str):
+        return Row(number, {"prompt": value})
+    if isinstance(value, Mapping):
+        return Row(number, value)
+    return Row(number, {}, problem=f"is a {type(value).__name__}, not an object or a string")
+
+
+def _csv(text: str) -> Iterator[Row]:
+    for number, values in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1):
+        if None in values:
+            yield Row(number, {}, problem="has more cells than the header has columns")
+        else:
+            yield Row(number, values)

@@ -1,0 +1,1 @@
+"""The `magi2` command: the same stages by hand, one module per group of commands."""

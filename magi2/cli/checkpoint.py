@@ -1,0 +1,76 @@
+"""`magi2 checkpoint`: look at a weights folder, or make a tiny random one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from magi2.cli.console import print_json, results
+from magi2.config.load import load_profile
+from magi2.config.settings import Settings
+from magi2.seeds import check_seed
+
+if TYPE_CHECKING:
+    from magi2.checkpoints.verify import ComponentReport
+
+app = typer.Typer(help="Check model weights, or make tiny random ones.", no_args_is_help=True)
+
+
+@app.command("make-tiny")
+def make_tiny_command(
+    folder: Path = typer.Argument(help="A new or empty folder."),
+    seed: int = typer.Option(1, "--seed", help="The same seed gives the same weights."),
+    profile: str = typer.Option("tiny", "--profile", help="The profile whose architectures are built."),
+) -> None:
+    """Write a complete random checkpoint in the published layout: everything runs, clips show noise."""
+    architectures = load_profile(profile, Settings.from_environment().configs).architectures
+    from magi2.checkpoints.tiny import make_tiny
+
+    components = make_tiny(folder, architectures, seed=check_seed(seed))
+    results.print(f"{folder}: {', '.join(components)}", highlight=False, soft_wrap=True)
+
+
+@app.command("verify")
+def verify_command(
+    folder: Path = typer.Argument(help="A weights folder in the published layout."),
+    profile: str = typer.Option("1080p", "--profile", help="The profile whose architectures are expected."),
+    fingerprint: bool = typer.Option(True, help="Also compute fingerprints, which reads every byte once."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Say what is there, what is missing, what nobody reads, and each component's fingerprint."""
+    architectures = load_profile(profile, Settings.from_environment().configs).architectures
+    from magi2.checkpoints.verify import verify
+
+    reports = []
+    for report in verify(folder, architectures, fingerprint=fingerprint):
+        reports.append(report)
+        if not as_json:
+            _print(report)
+    if as_json:
+        rows = [{**asdict(report), "folder": str(report.folder)} for report in reports]
+        print_json({"components": rows, "complete": not any(report.problem for report in reports)})
+    if any(report.problem for report in reports):
+        raise typer.Exit(1)
+
+
+def _print(report: ComponentReport) -> None:
+    if report.problem:
+        results.print(
+            f"{report.component:<14}BAD      {report.problem}",
+            style="red",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    fingerprint = report.fingerprint or "no fingerprint"
+    line = f"{report.component:<14}ok       {report.tensors} tensors, {report.size_bytes / 1e9:.3f} GB, {fingerprint}"
+    results.print(line, highlight=False, soft_wrap=True)
+    if report.skipped:
+        shown = ", ".join(report.skipped[:4]) + (" ..." if len(report.skipped) > 4 else "")
+        results.print(
+            f"{'':<14}{len(report.skipped)} tensors that nothing reads: {shown}", markup=False, soft_wrap=True
+        )

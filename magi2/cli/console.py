@@ -1,0 +1,84 @@
+"""Where commands write: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from magi2.stages.progress import StageResult
+from magi2.types import Clip, StageName
+
+results = Console()
+errors = Console(stderr=True)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on stdout, for machines."""
+    typer.echo(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+class TerminalProgress:
+    """Bars on stderr: clips of the running stage, and steps of the running clip with rate and time left."""
+
+    def __init__(self) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=errors,
+        )
+        self._clips: TaskID | None = None
+        self._steps: tuple[str, TaskID] | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_steps()
+        self._bars.stop()
+
+    def stage_started(self, stage: StageName, clips: int) -> None:
+        self._end_steps()
+        self._clips = self._bars.add_task(stage.value, total=clips, rate="")
+
+    def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        if self._steps is None or self._steps[0] != clip.clip_id:
+            self._end_steps()
+            task = self._bars.add_task(f"  {clip.short_id}", total=total, rate="")
+            self._steps = (clip.clip_id, task)
+        task = self._steps[1]
+        self._bars.update(task, completed=done)
+        speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
+        self._bars.update(task, rate=f"{speed:.2f}/s" if speed else "")
+
+    def clip_finished(self, result: StageResult) -> None:
+        self._end_steps()
+        if self._clips is not None:
+            self._bars.advance(self._clips)
+        if result.state == "failed":
+            line = f"{result.clip.short_id} {result.stage.value} failed: {result.error}"
+            self._bars.console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+
+    def _end_steps(self) -> None:
+        if self._steps is not None:
+            self._bars.remove_task(self._steps[1])
+            self._steps = None

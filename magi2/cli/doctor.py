@@ -1,0 +1,141 @@
+"""`magi2 doctor`: what works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import typer
+
+from magi2.cli.console import print_json, results
+from magi2.config.load import load_negative_prompt, load_profile, profile_names
+from magi2.config.settings import Settings
+from magi2.errors import Magi2Error
+
+UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
+"""SHA-256 of the negative prompt that the published code uses; the text is not part of this project."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried. `works` is None for a choice that is neither right nor wrong."""
+
+    what: str
+    works: bool | None
+    says: str
+
+
+def doctor_command(
+    profile: str = typer.Option("1080p", "--profile", help="The profile that you want to run."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Try accelerator, torchada, ffmpeg, store, weights, endpoint and profile, without rendering anything."""
+    findings = []
+    for finding in _examine(profile):
+        findings.append(finding)
+        if not as_json:
+            mark = {True: "ok  ", False: "BAD ", None: "--  "}[finding.works]
+            results.print(f"{mark}{finding.what:<17}{finding.says}", markup=False, highlight=False, soft_wrap=True)
+    bad = [finding.what for finding in findings if finding.works is False]
+    if as_json:
+        print_json({"findings": [asdict(finding) for finding in findings], "healthy": not bad})
+    if bad:
+        raise typer.Exit(1)
+
+
+def _examine(profile: str) -> Iterator[Finding]:
+    settings = Settings.from_environment()
+    checks: list[tuple[str, Callable[[Settings, str], Finding]]] = [
+        ("profile", _profile),
+        ("negative prompt", _negative_prompt),
+        ("accelerator", _accelerator),
+        ("torchada", _torchada),
+        ("ffmpeg", _ffmpeg),
+        ("store", _store),
+        ("weights", _weights),
+        ("endpoint", _endpoint),
+    ]
+    for what, check in checks:
+        try:
+            yield check(settings, profile)
+        except Magi2Error as error:
+            yield Finding(what, False, str(error))
+
+
+def _profile(settings: Settings, profile: str) -> Finding:
+    resolved = load_profile(profile, settings.configs)
+    others = ", ".join(profile_names(settings.configs))
+    return Finding("profile", True, f"{resolved.name} {resolved.digest()[:12]}; there are {others}")
+
+
+def _negative_prompt(settings: Settings, profile: str) -> Finding:
+    text = load_negative_prompt(load_profile(profile, settings.configs), settings.configs)
+    if text is None:
+        return Finding("negative prompt", None, "switched off in the profile")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    kind = "the published one" if digest == UPSTREAM_NEGATIVE_PROMPT else "not the published one"
+    return Finding("negative prompt", True, f"{len(text)} characters, SHA-256 {digest[:12]}: {kind}")
+
+
+def _accelerator(settings: Settings, profile: str) -> Finding:
+    from magi2 import platform
+
+    accelerator = platform.current(settings.device)
+    if accelerator.name == "cpu":
+        return Finding("accelerator", None, "none: only tiny checkpoints are practical on a CPU")
+    total = platform.memory_stats(accelerator=accelerator).total
+    return Finding("accelerator", True, f"{accelerator.name}, {total / 2**30:.0f} GiB")
+
+
+def _torchada(settings: Settings, profile: str) -> Finding:
+    from importlib.util import find_spec
+
+    from magi2 import platform
+
+    installed = find_spec("torchada") is not None
+    if platform.current(settings.device).name != "musa":
+        return Finding("torchada", None, "needed on MUSA only" + (", installed" if installed else ""))
+    return Finding("torchada", installed, "installed" if installed else "missing: pip install 'magi2[musa]'")
+
+
+def _ffmpeg(settings: Settings, profile: str) -> Finding:
+    from magi2.media.ffmpeg import find_ffmpeg
+
+    ffmpeg = find_ffmpeg(settings.ffmpeg)
+    encoder = load_profile(profile, settings.configs).delivery.encoder
+    ffmpeg.require(encoder, "ffv1", "aac")
+    return Finding("ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} with {encoder}, ffv1, aac")
+
+
+def _store(settings: Settings, profile: str) -> Finding:
+    from magi2.artifacts.address import open_store
+
+    store = open_store(settings.store)
+    says = store.self_test()
+    if "://" not in store.url or store.url.startswith("file://"):
+        free = shutil.disk_usage(store.url.removeprefix("file://")).free
+        says += f", {free / 2**30:.0f} GiB free"
+    return Finding("store", True, f"{store.url}: {says}")
+
+
+def _weights(settings: Settings, profile: str) -> Finding:
+    from magi2.checkpoints.verify import verify
+
+    root = settings.checkpoint_root()
+    architectures = load_profile(profile, settings.configs).architectures
+    reports = list(verify(root, architectures, fingerprint=False))
+    if bad := [report for report in reports if report.problem]:
+        return Finding("weights", False, f"{root}: {bad[0].problem}")
+    size = sum(report.size_bytes for report in reports)
+    return Finding("weights", True, f"{root}: {len(reports)} components, {size / 1e9:.2f} GB")
+
+
+def _endpoint(settings: Settings, profile: str) -> Finding:
+    from magi2.stages.prepare import endpoint_settings
+
+    endpoint = endpoint_settings(settings)
+    if endpoint is None:
+        return Finding("endpoint", None, "none: prompts pass as written (set MAGI2_PE_API_KEY or MAGI2_PE_BASE_URL)")
+    return Finding("endpoint", None, f"{endpoint.base_url} with model {endpoint.model}, not asked")

@@ -1,0 +1,187 @@
+"""`magi2 render` and `magi2 stage`: from prompts to clips in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from magi2.batch import Row, make_batch, read_batch
+from magi2.cli.console import TerminalProgress, print_json, results
+from magi2.config.load import load_profile
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.config.strict import nearest
+from magi2.errors import InputError
+from magi2.types import Clip, StageName
+
+if TYPE_CHECKING:
+    from magi2.stages.progress import StageResult
+    from magi2.stages.render import Outcome
+
+PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
+PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv or .json.")
+IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map such as {"<Figure 1>": "a.png"}.')
+PROFILE = typer.Option("1080p", "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
+SEED = typer.Option(None, "--seed", help="0 to 2^53-1; by default derived from the prompt.")
+OVERRIDES = typer.Option([], "--set", help="Change a value of the profile, as in refiner.steps=8.")
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
+
+
+def render_command(
+    prompt: str | None = PROMPT,
+    prompts: Path | None = PROMPTS,
+    image: str | None = IMAGE,
+    profile: str = PROFILE,
+    seed: int | None = SEED,
+    out: Path = typer.Option(Path("out"), "--out", "-o", help="Folder for the finished clips."),
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Render prompts to playable clips. What is in the store already is reused."""
+    started = time.monotonic()
+    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    from magi2.stages.prepare import prepare
+    from magi2.stages.render import export, render
+
+    rows: list[dict[str, Any]] = []
+    with TerminalProgress() as progress:
+        settings = Settings.from_environment()
+        contexts = [
+            (prepare(p, settings, group, progress=progress), group) for p, group in _by_profile(clips, profiles)
+        ]
+        for context, group in contexts:
+            for outcome in render(context, group):
+                files = {} if outcome.failure else export(context, outcome, out)
+                rows.append(_row(outcome, files))
+    summary = _summary(rows, time.monotonic() - started)
+    print_json(summary) if as_json else _print_table(summary)
+    if summary["clips_failed"]:
+        raise typer.Exit(1)
+
+
+def stage_command(
+    name: str = typer.Argument(help="enhance, encode, preview, refine, decode or mux."),
+    prompt: str | None = PROMPT,
+    prompts: Path | None = PROMPTS,
+    image: str | None = IMAGE,
+    profile: str = PROFILE,
+    seed: int | None = SEED,
+    overrides: list[str] = OVERRIDES,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Run one stage of the given prompts; its inputs must be in the store."""
+    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    from magi2.stages.prepare import prepare
+    from magi2.stages.render import run_stage, stage_names
+
+    found: list[StageResult] = []
+    with TerminalProgress() as progress:
+        settings = Settings.from_environment()
+        for resolved, group in _by_profile(clips, profiles):
+            names = [stage.value for stage in stage_names(resolved)]
+            if name not in names:
+                raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
+            found += run_stage(prepare(resolved, settings, group, progress=progress), StageName(name), group)
+    rows = [
+        {
+            "clip": result.clip.clip_id,
+            "state": result.state,
+            "key": result.key,
+            "flags": list(result.flags),
+            "seconds": round(result.seconds, 3),
+            "error": str(result.error) if result.error else None,
+        }
+        for result in found
+    ]
+    if as_json:
+        print_json({"stage": name, "clips": rows})
+    else:
+        for row in rows:
+            results.print(f"{row['clip'][:12]} {name} {row['state']} {row['key'] or row['error']}", soft_wrap=True)
+    if any(result.state == "failed" for result in found):
+        raise typer.Exit(1)
+
+
+def _clips(
+    prompt: str | None,
+    prompts: Path | None,
+    image: str | None,
+    profile: str,
+    seed: int | None,
+    overrides: Sequence[str],
+) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
+    """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
+    configs, profiles = Settings.from_environment().configs, {}
+
+    @cache
+    def profile_of(name: str | None) -> Profile:
+        resolved = load_profile(name or profile, configs, overrides)
+        profiles[resolved.digest()] = resolved
+        return resolved
+
+    profile_of(None)
+    if (prompt is None) == (prompts is None):
+        raise InputError("give either --prompt TEXT or --prompts FILE")
+    if prompts is not None:
+        if image is not None or seed is not None:
+            raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
+        return read_batch(prompts, profile_of).require_good().clips, profiles
+    row = Row(1, {"prompt": prompt, "image": image, "seed": seed, "name": "prompt"})
+    batch = make_batch([row], profile_of, folder=Path.cwd())
+    if batch.bad_rows:
+        raise InputError(batch.bad_rows[0].reason)
+    return batch.clips, profiles
+
+
+def _by_profile(clips: Sequence[Clip], profiles: dict[str, Profile]) -> Iterable[tuple[Profile, list[Clip]]]:
+    for digest, profile in profiles.items():
+        if group := [clip for clip in clips if clip.profile_digest == digest]:
+            yield profile, group
+
+
+def _row(outcome: Outcome, files: dict[str, Path]) -> dict[str, Any]:
+    failure = outcome.failure
+    return {
+        "clip": outcome.clip.clip_id,
+        "names": list(outcome.clip.names),
+        "profile": outcome.clip.profile_name,
+        "seed": outcome.clip.seed,
+        "state": "failed" if failure else "flagged" if outcome.flags else "done",
+        "failed_stage": failure.stage.value if failure else None,
+        "error": str(failure.error) if failure else None,
+        "flags": list(outcome.flags),
+        "stages": {result.stage.value: result.state for result in outcome.results},
+        "seconds": round(sum(result.seconds for result in outcome.results), 3),
+        "files": {name: str(path) for name, path in files.items()},
+    }
+
+
+def _summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    states = [state for row in rows for state in row["stages"].values()]
+    return {
+        "clips": rows,
+        "clips_done": sum(row["state"] == "done" for row in rows),
+        "clips_flagged": sum(row["state"] == "flagged" for row in rows),
+        "clips_failed": sum(row["state"] == "failed" for row in rows),
+        "stages_computed": states.count("made"),
+        "stages_reused": states.count("reused"),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _print_table(summary: dict[str, Any]) -> None:
+    table = Table("clip", "name", "profile", "seed", "state", "seconds", "file or reason")
+    for row in summary["clips"]:
+        outcome = row["error"] or row["files"].get("clip.mp4", "")
+        reason = f"{', '.join(row['flags'])} {outcome}" if row["flags"] else outcome
+        cells = [row["clip"][:12], row["names"][0], row["profile"], str(row["seed"]), row["state"]]
+        table.add_row(*cells, f"{row['seconds']:.1f}", reason)
+    results.print(table)
+    counts = " ".join(f"{key}={value}" for key, value in summary.items() if key != "clips")
+    results.print(counts, highlight=False, soft_wrap=True)

@@ -1,0 +1,154 @@
+"""A stage: for each clip find its artifact, or load the models once, make the artifact, check it and publish it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from magi2 import platform
+from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.recipe import Recipe
+from magi2.artifacts.tensors import save_tensors
+from magi2.errors import CorruptedArtifactError, InfrastructureError, Magi2Error, OutOfMemoryError
+from magi2.stages.context import TENSORS, StageContext
+from magi2.stages.contracts import Contract, check_contract
+from magi2.stages.progress import StageResult
+from magi2.types import Clip, StageName
+
+logger = logging.getLogger(__name__)
+
+Models = TypeVar("Models")
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a stage made: payload files, flags for people, a report; `recipe` when another mode than planned ran."""
+
+    files: Mapping[str, Path]
+    flags: tuple[str, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Recipe | None = None
+
+
+class Stage(ABC, Generic[Models]):
+    """Base of all stages. Subclasses say what determines the artifact, what to load, and how to make one."""
+
+    name: ClassVar[StageName]
+
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
+        self._models: Models | None = None
+
+    @abstractmethod
+    def recipe(self, clip: Clip) -> Recipe:
+        """The recipe of the clip's artifact. Raises InputError when an earlier stage has not run."""
+
+    @abstractmethod
+    def load(self) -> Models:
+        """The models, on the device. Called once, before the first clip that is not in the store."""
+
+    @abstractmethod
+    def make(self, clip: Clip, models: Models, folder: Path) -> Product:
+        """The clip's artifact, written into `folder`."""
+
+    def run(self, clips: Sequence[Clip]) -> list[StageResult]:
+        """One result per clip, in order. A clip that fails does not touch its neighbours.
+
+        Errors in loading the models are everybody's and are raised.
+        """
+        self.context.progress.stage_started(self.name, len(clips))
+        results = []
+        for clip in clips:
+            results.append(self._run_clip(clip))
+            self.context.progress.clip_finished(results[-1])
+        return results
+
+    def models(self) -> Models:
+        """The models, loaded on first use."""
+        if self._models is None:
+            started = time.monotonic()
+            try:
+                self._models = self.load()
+            except Exception as error:
+                raise _LoadError(error) from error
+            logger.info("stage %s loaded its models in %.1f s", self.name.value, time.monotonic() - started)
+        return self._models
+
+    def obtain(self, recipe: Recipe, make: Callable[[Path], Product]) -> tuple[Manifest, bool]:
+        """The artifact of `recipe`, and whether it had to be made. A damaged one is removed and made anew."""
+        store = self.context.store
+        try:
+            if found := store.find(recipe.stage, recipe.key):
+                return found, False
+        except CorruptedArtifactError as error:
+            logger.error("artifact %s/%s is damaged and is made anew: %s", recipe.stage, recipe.key, error)
+            store.remove(recipe.stage, recipe.key)
+        platform.reset_peak_memory(accelerator=self.context.accelerator)
+        started = time.monotonic()
+        with store.stage_folder(recipe.stage, recipe.key) as folder:
+            product = make(folder)
+            platform.synchronize(accelerator=self.context.accelerator)
+            peak = platform.memory_stats(accelerator=self.context.accelerator).peak
+            draft = ManifestDraft(
+                recipe=product.recipe or recipe,
+                device=self.context.device.type,
+                timings={"make_s": time.monotonic() - started},
+                flags=product.flags,
+                report={**product.report, "peak_memory_bytes": peak, "profile": self.context.book.profile.name},
+            )
+            return store.publish(draft, product.files), True
+
+    def save(self, folder: Path, tensors: Mapping[str, Tensor], contract: Contract) -> dict[str, Path]:
+        """Write the tensors of an artifact after checking them. Raises ContractError (shape, dtype, non-finite)."""
+        path = folder / TENSORS
+        check_contract(save_tensors(path, tensors), contract, self.name.value)
+        return {TENSORS: path}
+
+    def on_step(self, clip: Clip) -> Callable[[int, int], None]:
+        """A callback that reports the clip's denoising steps."""
+        return lambda done, total: self.context.progress.step(self.name, clip, done, total)
+
+    def _run_clip(self, clip: Clip) -> StageResult:
+        started = time.monotonic()
+        try:
+            manifest, made = self.obtain(self.recipe(clip), lambda folder: self.make(clip, self.models(), folder))
+        except _LoadError as error:
+            raise error.cause from None
+        except torch.AcceleratorError:
+            raise  # the device is in an unknown state: nothing more may run in this process
+        except Exception as error:
+            return self._failed(clip, started, _as_clip_error(error))
+        logger.info("clip %s %s: %s", clip.short_id, self.name.value, "made" if made else "reused")
+        seconds = time.monotonic() - started
+        return StageResult(self.name, clip, "made" if made else "reused", seconds, manifest.key, manifest.flags)
+
+    def _failed(self, clip: Clip, started: float, error: Magi2Error) -> StageResult:
+        logger.error("clip %s %s failed: %s", clip.short_id, self.name.value, error)
+        return StageResult(self.name, clip, "failed", time.monotonic() - started, error=error)
+
+
+class _LoadError(Exception):
+    """Carries an error of `load` past the handling of errors that belong to one clip."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _as_clip_error(error: Exception) -> Magi2Error:
+    if isinstance(error, Magi2Error):
+        return error
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return OutOfMemoryError(f"out of memory: {error}")
+    if isinstance(error, OSError):
+        return InfrastructureError(f"{type(error).__name__}: {error}")
+    logger.exception("unforeseen error, the other clips go on")
+    return Magi2Error(f"unforeseen {type(error).__name__}: {error}")

@@ -1,0 +1,44 @@
+"""enhance: a prompt becomes the caption that the model was trained on, or passes as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from magi2.artifacts.recipe import Recipe
+from magi2.prompts.enhance import enhance
+from magi2.stages.base import Product, Stage
+from magi2.stages.recipes import prompt_figures
+from magi2.types import Clip, StageName
+
+
+class EnhanceStage(Stage[None]):
+    """Writes `caption.json`. Without an endpoint the prompt passes through; a fallback is flagged and stored as one."""
+
+    name: ClassVar[StageName] = StageName.ENHANCE
+
+    def recipe(self, clip: Clip) -> Recipe:
+        return self.context.book.enhance(clip)
+
+    def load(self) -> None:
+        """Nothing to load: the language model, if any, is behind an endpoint."""
+
+    def make(self, clip: Clip, models: None, folder: Path) -> Product:
+        book = self.context.book
+        preview = book.profile.preview
+        caption = enhance(
+            clip.prompt,
+            images=prompt_figures(clip),
+            mode=book.enhancement_mode,
+            aspect_ratio=f"{preview.width}:{preview.height}",
+            endpoint=self.context.endpoint,
+            compact_format=book.profile.enhancement.compact_format,
+        )
+        path = folder / "caption.json"
+        path.write_bytes(caption.to_json())
+        return Product(
+            files={"caption.json": path},
+            flags=("enhancement_fallback",) if caption.fallback else (),
+            report={"mode": caption.mode_used, "findings": list(caption.findings), "usage": caption.usage},
+            recipe=book.enhance(clip, caption.mode_used),
+        )

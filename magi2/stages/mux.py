@@ -1,0 +1,66 @@
+"""mux: lossless picture and sound become the delivered file, a poster, a contact sheet and a probe report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+from magi2.artifacts.recipe import Recipe
+from magi2.media.audio import audio_sample_count
+from magi2.media.deliver import deliver
+from magi2.media.delivery import delivered_frame_count
+from magi2.media.poster import write_contact_sheet, write_poster
+from magi2.media.probe import ExpectedClip, check_clip, probe
+from magi2.stages.base import Product, Stage
+from magi2.stages.context import missing_input
+from magi2.stages.decode import PICTURE, SOUND
+from magi2.stages.recipes import delivered_frames, frame_rate
+from magi2.types import Clip, StageName
+
+CLIP, POSTER, CONTACT_SHEET, PROBE = "clip.mp4", "poster.jpg", "contact_sheet.jpg", "probe.json"
+
+
+class MuxStage(Stage[None]):
+    """Fails unless frame count, size, durations and streams of the delivered file are as planned."""
+
+    name: ClassVar[StageName] = StageName.MUX
+
+    def recipe(self, clip: Clip) -> Recipe:
+        return self.context.book.mux(clip, self.context.caption(clip).text)
+
+    def load(self) -> None:
+        """Nothing to load: ffmpeg was found before the first stage."""
+
+    def make(self, clip: Clip, models: None, folder: Path) -> Product:
+        profile, recipe = self.context.book.profile, self.recipe(clip)
+        decode_key = recipe.inputs["decode"]
+        decoded = self.context.store.find(StageName.DECODE, decode_key)
+        if decoded is None:
+            raise missing_input(StageName.DECODE, clip)
+        picture = self.context.payload(StageName.DECODE, decode_key, PICTURE)
+        sound = self.context.payload(StageName.DECODE, decode_key, SOUND)
+        spec, fps, frames = profile.delivery, frame_rate(profile), delivered_frames(profile)
+        metadata = {
+            "comment": "made with MAGI-2 Preview",
+            "magi2_artifact": recipe.key,
+            "magi2_decoded_from": decode_key,
+            "magi2_seed": str(clip.seed),
+        }
+        target = folder / CLIP
+        deliver(
+            picture, sound, target, spec, fps=fps, frame_count=frames, metadata=metadata, ffmpeg=self.context.ffmpeg
+        )
+        found = probe(target)
+        native = profile.refiner or profile.preview
+        width, height = spec.size or (native.width, native.height)
+        count = delivered_frame_count(spec, frame_count=frames, fps=fps, sample_count=audio_sample_count(sound))
+        check_clip(found, ExpectedClip(spec.codec, width, height, count, fps))
+        write_poster(picture, folder / POSTER)
+        write_contact_sheet(picture, folder / CONTACT_SHEET)
+        (folder / PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
+        return Product(
+            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, PROBE)},
+            flags=decoded.flags,
+            report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
+        )

@@ -1,0 +1,81 @@
+"""Everything that can fail for want of a file or a program is tried here, before any weight is loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from magi2 import platform
+from magi2.artifacts.address import open_store
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.load import load_negative_prompt
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError
+from magi2.media.ffmpeg import find_ffmpeg
+from magi2.prompts.client import EndpointSettings
+from magi2.prompts.enhance import resolve_mode
+from magi2.stages.context import StageContext
+from magi2.stages.progress import Progress, Silent
+from magi2.stages.recipes import RecipeBook
+from magi2.types import Clip
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    profile: Profile, settings: Settings, clips: Sequence[Clip], *, progress: Progress | None = None
+) -> StageContext:
+    """The surroundings in which `clips`, all of `profile`, can be rendered.
+
+    Raises: ConfigError, CheckpointError, MissingToolError or InfrastructureError, whichever is met first.
+    """
+    ffmpeg = find_ffmpeg(settings.ffmpeg)
+    ffmpeg.require(profile.delivery.encoder, "ffv1", "aac")
+    weights = CheckpointFolder(settings.checkpoint_root())
+    weights.require(required_components(profile, clips))
+    accelerator = platform.current(settings.device)
+    if profile.noise_device == "accelerator" and accelerator.name == "cpu":
+        raise ConfigError(f"profile {profile.name}: noise_device is accelerator, but there is none here")
+    device = platform.activate(accelerator)
+    platform.disable_tf32()
+    platform.set_deterministic(settings.deterministic)
+    endpoint = endpoint_settings(settings)
+    mode = resolve_mode(profile.enhancement.mode, endpoint)
+    book = RecipeBook(
+        profile=profile,
+        fingerprints=weights,
+        negative_prompt=load_negative_prompt(profile, settings.configs),
+        enhancement_mode=mode,
+        enhancement_model=endpoint.model if endpoint else None,
+    )
+    return StageContext(
+        book=book,
+        store=open_store(settings.store),
+        weights=weights,
+        accelerator=accelerator,
+        device=device,
+        ffmpeg=ffmpeg,
+        endpoint=endpoint,
+        progress=progress or Silent(),
+    )
+
+
+def required_components(profile: Profile, clips: Sequence[Clip]) -> list[str]:
+    """The checkpoint components that `clips` need under `profile`."""
+    components = ["text_encoder", "preview", "audio_vae"]
+    if profile.refiner is not None:
+        components.append("refiner")
+    uses_wan = profile.decode.decoder == "wan" or any(clip.figures for clip in clips)
+    components += ["turbo_vae"] if profile.decode.decoder == "turbo" else []
+    return components + (["video_vae"] if uses_wan else [])
+
+
+def endpoint_settings(settings: Settings) -> EndpointSettings | None:
+    """The enhancement endpoint, or None when the deployment configures none."""
+    if not settings.pe_api_key and not settings.pe_base_url:
+        return None
+    known = {"base_url": settings.pe_base_url} if settings.pe_base_url else {}
+    return EndpointSettings(
+        api_key=settings.pe_api_key or "", model=settings.pe_model, timeout_s=settings.pe_timeout_s, **known
+    )

@@ -1,0 +1,45 @@
+"""How a stage tells what it is doing: the terminal, a log and an event stream each listen in their own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from magi2.errors import Magi2Error
+from magi2.types import Clip, StageName
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What became of one clip in one stage. `flags` name fallbacks and defects; a flagged clip is not called good."""
+
+    stage: StageName
+    clip: Clip
+    state: Literal["made", "reused", "failed"]
+    seconds: float
+    key: str | None = None
+    flags: tuple[str, ...] = ()
+    error: Magi2Error | None = None
+
+
+class Progress(Protocol):
+    """Listener of a run."""
+
+    def stage_started(self, stage: StageName, clips: int) -> None: ...
+
+    def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None: ...
+
+    def clip_finished(self, result: StageResult) -> None: ...
+
+
+class Silent:
+    """Listens to nothing."""
+
+    def stage_started(self, stage: StageName, clips: int) -> None:
+        pass
+
+    def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        pass
+
+    def clip_finished(self, result: StageResult) -> None:
+        pass

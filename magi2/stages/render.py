@@ -1,0 +1,87 @@
+"""All stages of a list of clips in one process: stage by stage, so that each model is loaded once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from magi2 import platform
+from magi2.config.profile import Profile
+from magi2.stages.base import Stage
+from magi2.stages.context import StageContext
+from magi2.stages.decode import DecodeStage
+from magi2.stages.encode import EncodeStage
+from magi2.stages.enhance import EnhanceStage
+from magi2.stages.mux import CLIP, CONTACT_SHEET, POSTER, MuxStage
+from magi2.stages.preview import PreviewStage
+from magi2.stages.progress import StageResult
+from magi2.stages.refine import RefineStage
+from magi2.types import Clip, StageName
+
+STAGES: dict[StageName, type[Stage[Any]]] = {
+    stage.name: stage for stage in (EnhanceStage, EncodeStage, PreviewStage, RefineStage, DecodeStage, MuxStage)
+}
+
+
+@dataclass
+class Outcome:
+    """What became of a clip: one result per stage that was reached."""
+
+    clip: Clip
+    results: list[StageResult] = field(default_factory=list)
+
+    @property
+    def failure(self) -> StageResult | None:
+        """The stage that failed, if one did."""
+        return next((result for result in self.results if result.state == "failed"), None)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Fallbacks and defects of all stages, each once; a clip that has any is not called good."""
+        return tuple(dict.fromkeys(flag for result in self.results for flag in result.flags))
+
+
+def stage_names(profile: Profile) -> list[StageName]:
+    """The stages of a profile, in order."""
+    return [name for name in STAGES if name is not StageName.REFINE or profile.refiner is not None]
+
+
+def run_stage(context: StageContext, name: StageName, clips: Sequence[Clip]) -> list[StageResult]:
+    """One stage of every clip; its models are gone from memory afterwards."""
+    results = STAGES[name](context).run(clips)
+    platform.empty_cache(accelerator=context.accelerator)
+    return results
+
+
+def render(context: StageContext, clips: Sequence[Clip]) -> list[Outcome]:
+    """Every stage of every clip, in the order of `clips`; a clip that fails leaves and the others go on."""
+    outcomes = [Outcome(clip) for clip in clips]
+    for name in stage_names(context.book.profile):
+        alive = [outcome for outcome in outcomes if outcome.failure is None]
+        results = run_stage(context, name, [outcome.clip for outcome in alive])
+        for outcome, result in zip(alive, results, strict=True):
+            outcome.results.append(result)
+    return outcomes
+
+
+def export(context: StageContext, outcome: Outcome, folder: Path) -> dict[str, Path]:
+    """Copies of a finished clip's files in `folder`, named by the clip's id; existing ones are replaced whole.
+
+    Only for outcomes without failure. Raises: CorruptedArtifactError when a stored file is damaged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    key = outcome.results[-1].key or ""
+    short_id = outcome.clip.short_id
+    targets = {
+        CLIP: folder / f"{short_id}.mp4",
+        POSTER: folder / f"{short_id}.jpg",
+        CONTACT_SHEET: folder / f"{short_id}.contact_sheet.jpg",
+    }
+    for name, target in targets.items():
+        partial = target.with_name(f".{target.name}.partial")
+        shutil.copyfile(context.payload(StageName.MUX, key, name), partial)
+        partial.replace(target)
+    return targets

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from magi2.config.load import load_negative_prompt, load_profile, profile_names
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError, Magi2Error
+
+CONFIGS = Settings().configs
+
+
+def write_profile(folder: Path, text: str, name: str = "mine") -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_published_profiles_have_the_published_sizes_and_steps() -> None:
+    sizes = {
+        name: (profile.preview.width, profile.preview.height, profile.refiner)
+        for name in ("272p", "540p")
+        for profile in [load_profile(name, CONFIGS)]
+    }
+    assert sizes == {"272p": (448, 256, None), "540p": (896, 512, None)}
+    full = load_profile("1080p", CONFIGS)
+    assert (full.preview.width, full.preview.height, full.preview.steps, full.preview.shift) == (896, 512, 100, 7.0)
+    assert full.refiner is not None
+    refiner = full.refiner
+    assert (refiner.width, refiner.height, refiner.steps, refiner.shift) == (1920, 1088, 5, 5.0)
+    assert (refiner.guidance_scale, refiner.noise_index) == (2.0, 220)
+    assert (full.delivery.size, full.delivery.fit) == ((1920, 1080), "crop")
+
+
+def test_values_that_upstream_gets_wrong_when_absent_are_the_shipped_ones() -> None:
+    preview = load_profile("272p", CONFIGS).preview
+    assert preview.shift == 7.0
+    assert preview.use_ref_for_uncond is True
+    assert asdict(preview.guidance) == {
+        "video_txt_guidance_scale": 5.0,
+        "audio_txt_guidance_scale": 7.0,
+        "use_cfg_trick": False,
+        "cfg_trick_start_frame": 13,
+        "cfg_trick_value": 2.0,
+        "use_dynamic_cfg": False,
+        "dynamic_cfg_start_t": 500,
+        "dynamic_cfg_cutoff_value": 2.0,
+        "use_skimmed_cfg_linear": False,
+        "skimmed_cfg_scale": 3.0,
+        "cfg_rescale": 0.0,
+    }
+    text = load_profile("272p", CONFIGS).text
+    assert (text.use_negative_prompt, text.max_tokens, text.on_overflow) == (True, 7000, "refuse")
+
+
+def test_published_architectures_are_complete_in_their_files() -> None:
+    architectures = load_profile("1080p", CONFIGS).architectures
+    assert architectures == type(architectures)(
+        preview=type(architectures.preview)(),
+        refiner=type(architectures.refiner)(),
+        video_vae=type(architectures.video_vae)(),
+    )
+    for name, kind in (("preview", architectures.preview), ("refiner", architectures.refiner)):
+        written = json.loads((CONFIGS / "models" / f"{name}.json").read_text())
+        assert set(written) >= {field.name for field in fields(kind)} - {"layer_activation_types"}
+
+
+def test_every_profile_loads_and_has_its_own_digest() -> None:
+    names = profile_names(CONFIGS)
+    assert {"272p", "540p", "1080p", "tiny"} <= set(names)
+    digests = {load_profile(name, CONFIGS).digest() for name in names}
+    assert len(digests) == len(names)
+
+
+def test_digest_ignores_name_and_description_but_no_setting() -> None:
+    base = load_profile("tiny", CONFIGS)
+    assert load_profile("tiny", CONFIGS, ["description=other", "name=other"]).digest() == base.digest()
+    assert load_profile("tiny", CONFIGS, ["preview.steps=9"]).digest() != base.digest()
+    assert load_profile("tiny", CONFIGS, ["architectures.preview=preview"]).digest() != base.digest()
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("preview.stepz=9", "steps"),
+        ("preview.guidance.video_guidance_scale=3", "video_txt_guidance_scale"),
+        ("refiner.noise_idx=3", "noise_index"),
+        ("delivry.codec=h264", "delivery"),
+    ],
+)
+def test_unknown_keys_are_refused_with_the_nearest_valid_one(override: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
+        load_profile("tiny", CONFIGS, [override])
+
+
+@pytest.mark.parametrize("network", ["preview", "refiner", "video_vae"])
+def test_unknown_keys_of_an_architecture_are_refused(tmp_path: Path, network: str) -> None:
+    text = f"extends: {CONFIGS / 'profiles' / 'tiny.yaml'}\narchitectures:\n  {network}: {{num_layrs: 3}}\n"
+    with pytest.raises(ConfigError, match=rf"unknown key 'architectures\.{network}\.num_layrs'"):
+        load_profile(write_profile(tmp_path, text), CONFIGS)
+
+
+def test_ten_seconds_is_the_only_duration() -> None:
+    with pytest.raises(ConfigError, match="clips of 10 s and makes no other length, got 8"):
+        load_profile("tiny", CONFIGS, ["duration_s=8"])
+
+
+@pytest.mark.parametrize("override", ["preview.width=130", "refiner.height=1080", "preview.height=0"])
+def test_sizes_that_are_no_whole_latents_are_refused_not_floored(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        load_profile("1080p", CONFIGS, [override])
+
+
+def test_a_delivery_larger_than_the_picture_cannot_be_cropped() -> None:
+    with pytest.raises(ConfigError, match="cannot be cropped from 256x128"):
+        load_profile("tiny", CONFIGS, ["delivery.size=[512, 256]"])
+    scaled = load_profile("tiny", CONFIGS, ["delivery.size=[512, 256]", "delivery.fit=scale"])
+    assert scaled.delivery.size == (512, 256)
+
+
+@pytest.mark.parametrize("override", ["delivery.crf=60", "delivery.preset=quick", "delivery.size=[127, 64]"])
+def test_a_delivery_that_no_encoder_takes_is_refused(override: str) -> None:
+    with pytest.raises(Magi2Error, match="delivery"):
+        load_profile("tiny", CONFIGS, [override])
+
+
+def test_extends_merges_mappings_and_replaces_everything_else(tmp_path: Path) -> None:
+    base = write_profile(tmp_path, f"extends: {CONFIGS / 'profiles' / 'tiny.yaml'}\nrefiner: null\n", "base")
+    profile = load_profile(write_profile(tmp_path, "extends: base\npreview: {steps: 3}\n", "child"), CONFIGS)
+    assert profile.name == "child"
+    assert profile.refiner is None
+    assert (profile.preview.steps, profile.preview.width) == (3, 128)
+    assert load_profile(base, CONFIGS).name == "base"
+
+
+def test_extends_that_goes_in_a_circle_is_an_error(tmp_path: Path) -> None:
+    write_profile(tmp_path, "extends: b\n", "a")
+    with pytest.raises(ConfigError, match="extends itself"):
+        load_profile(write_profile(tmp_path, "extends: a\n", "b"), CONFIGS)
+
+
+def test_an_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown profile '1080'.*'1080p'"):
+        load_profile("1080", CONFIGS)
+
+
+def test_a_yaml_profile_that_is_broken_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.yaml: unreadable"):
+        load_profile(write_profile(tmp_path, "preview: [1"), CONFIGS)
+
+
+def test_the_negative_prompt_is_a_file_of_ours_and_can_be_another(tmp_path: Path) -> None:
+    ours = load_negative_prompt(load_profile("tiny", CONFIGS), CONFIGS)
+    assert ours is not None and len(ours) > 200
+    other = tmp_path / "negative.txt"
+    other.write_text("no fog\n")
+    assert load_negative_prompt(load_profile("tiny", CONFIGS, [f"text.negative_prompt={other}"]), CONFIGS) == "no fog"
+    assert load_negative_prompt(load_profile("tiny", CONFIGS, ["text.use_negative_prompt=false"]), CONFIGS) is None
+    with pytest.raises(ConfigError, match="negative prompt file"):
+        load_negative_prompt(load_profile("tiny", CONFIGS, ["text.negative_prompt=absent.txt"]), CONFIGS)
