@@ -101,7 +101,7 @@ class PreviewModel(nn.Module):
         )
         device = self.device
         to_grouped, to_packed = grouping(packing)
-        # Tables are computed on the CPU, so that every device sees the same bits.
+        # Tables are computed on the CPU, so that every kind of device sees the same bits.
         rope = rope_table(packing.coords[to_grouped], self.pre_adapter.rope.bands.cpu())
         frequencies = time_frequencies(self.config.data_proxy.time_channel_dim).to(device)
         features = static_features(conditioning, use_ref_for_uncond=use_ref_for_uncond)

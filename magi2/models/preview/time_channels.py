@@ -15,7 +15,7 @@ _MAX_PERIOD = 10000.0
 
 
 def time_frequencies(width: int) -> Tensor:
-    """Angular frequencies [width // 2] fp32 on the CPU, so that every device sees the same bits."""
+    """Angular frequencies [width // 2] fp32, computed on the CPU, whatever the device that they are moved to."""
     half = width // 2
     return torch.exp(-math.log(_MAX_PERIOD) * torch.arange(half, dtype=torch.float32) / max(half, 1))
 
@@ -34,4 +34,6 @@ def time_channels(time: Tensor, frequencies: Tensor, width: int) -> Tensor:
 
 def normalised_time(timestep: Tensor) -> Tensor:
     """Timestep 0..1000 as fp32 fraction. Dividing here and multiplying back above is not an identity in fp32."""
-    return timestep.float() / _TRAIN_STEPS
+    time = timestep.float()
+    # By a tensor: accelerators turn a division by a number into a product with its reciprocal, which rounds otherwise.
+    return time / torch.full_like(time, _TRAIN_STEPS)
