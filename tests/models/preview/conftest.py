@@ -6,7 +6,9 @@ import pytest
 import torch
 from preview_goldens import AUDIO_LENGTH, CHECKPOINT, LATENT_SIZE, conditioning, tiny_config
 
-from magi2.models.preview import ClipLayout, PreviewModel, load_preview
+from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.state_dict import load_preview
 
 
 @pytest.fixture(scope="session")

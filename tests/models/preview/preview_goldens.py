@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from magi2.models.preview import Conditioning, PreviewConfig, ReferenceImage, preview_config_from_dict
+from magi2.models.preview.conditioning import Conditioning, ReferenceImage
+from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
 
 FOLDER = Path(__file__).parents[2] / "golden" / "preview"
 CHECKPOINT = FOLDER / "tiny_checkpoint"

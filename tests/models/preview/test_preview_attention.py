@@ -7,9 +7,10 @@ import torch
 from preview_goldens import DTYPES, load_golden, relative_l2
 from torch import Tensor
 
-from magi2.models.preview import ClipLayout, PreviewModel
 from magi2.models.preview import attention as attention_functions
 from magi2.models.preview.attention import Sequences, attend, gate_heads, split_qkv
+from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.model import PreviewModel
 
 
 def sequences_of(cu_seqlens: Tensor) -> Sequences:

@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from magi2.errors import CheckpointError
-from magi2.models.preview import PreviewConfig, PreviewModel, load_preview
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.state_dict import load_preview
 
 BIAS = "block.layers.1.mlp.moe_mlp.router.expert_bias"
 

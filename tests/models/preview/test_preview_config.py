@@ -11,7 +11,7 @@ import pytest
 from preview_goldens import tiny_config
 
 from magi2.errors import ConfigError
-from magi2.models.preview import (
+from magi2.models.preview.config import (
     AttnGating,
     AttnSinks,
     DataProxyConfig,

@@ -24,17 +24,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from magi2.errors import ContractError
-from magi2.models.preview import (
-    ClipLayout,
-    Conditioning,
-    PreviewModel,
-    PreviewOps,
-    ReferenceImage,
-    init_random_,
-    load_preview,
-)
 from magi2.models.preview.attention import attend
-from magi2.models.preview.layout import latent_rows
+from magi2.models.preview.conditioning import Conditioning, ReferenceImage
+from magi2.models.preview.layout import ClipLayout, latent_rows
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.ops import PreviewOps
+from magi2.models.preview.state_dict import init_random_, load_preview
 
 BLOCKING = {"_local_scalar_dense", "nonzero", "masked_select", "bincount", "unique_dim", "_unique2", "is_nonzero"}
 

@@ -7,7 +7,8 @@ import torch
 from preview_goldens import DTYPES, load_golden, relative_l2
 from torch import Tensor
 
-from magi2.models.preview import ClipLayout, PreviewModel
+from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.moe import Routes, route, run_experts, sort_routes
 
 

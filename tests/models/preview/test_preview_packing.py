@@ -10,8 +10,9 @@ from preview_goldens import AUDIO_LENGTH, LATENT_SIZE, conditioning, golden_json
 from torch import Tensor
 
 from magi2.errors import ContractError
-from magi2.models.preview import Conditioning, PreviewModel, ReferenceImage
+from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.layout import Packing, Source, grouping, latent_rows, pack, static_features, unpack
+from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.time_channels import normalised_time, time_channels, time_frequencies
 
 ROPE_CASES = golden_json("rope_coords")["cases"]
