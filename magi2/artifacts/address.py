@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import ConfigError
 
+AWS_ENDPOINT = "https://s3.amazonaws.com"
+_FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=https://host"
 
-def open_store(url: str) -> ArtifactStore:
-    """The store at `file:///folder` or at a plain path. Nothing is read or written yet.
 
+def open_store(url: str, *, scratch: Path | None = None) -> ArtifactStore:
+    """The store at a plain path, `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=name`.
+
+    Nothing is read or written yet. Without an endpoint it is AWS. Credentials are those of the environment
+    (`AWS_ACCESS_KEY_ID`, `MINIO_ACCESS_KEY`, ...) or of `~/.aws/credentials`. `scratch` is where an S3 store works
+    on the local disk, by default a folder of this user in the system's temporary folder.
     Raises: ConfigError when the address is of no known kind.
     """
     if not url.strip():
-        raise ConfigError("the artifact store's address is empty", hint="give a folder or file:///folder")
+        raise ConfigError("the artifact store's address is empty", hint=_FOLDER_HINT)
     if "://" not in url:
         return LocalStore(Path(url).expanduser())
     parts = urlsplit(url)
     if parts.scheme == "s3":
-        raise ConfigError(f"{url}: S3 stores are not supported yet", hint="give a folder or file:///folder")
+        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}")
     if parts.scheme != "file":
-        raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint="give a folder or file:///folder")
+        raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ConfigError(f"{url}: not an address on this machine", hint="write file:///folder with three slashes")
     return LocalStore(Path(unquote(parts.path)))
+
+
+def _open_s3(parts: SplitResult, scratch: Path) -> ArtifactStore:
+    # Imported here: the SDK takes 0.2 s that commands on a local store need not pay.
+    from minio.credentials import AWSConfigProvider, ChainedProvider, EnvAWSProvider, EnvMinioProvider
+
+    from magi2.artifacts.s3 import S3Store
+
+    place = f"s3://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if "@" in parts.netloc:
+        raise ConfigError(f"{place}: credentials do not belong in an address", hint="set AWS_ACCESS_KEY_ID")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - {"endpoint", "region"}):
+        raise ConfigError(f"{place}: unknown option {unknown[0]!r}", hint="there are endpoint and region")
+    endpoint = urlsplit(options.get("endpoint", AWS_ENDPOINT))
+    if (
+        endpoint.scheme not in ("http", "https")
+        or not endpoint.hostname
+        or endpoint.path.strip("/")
+        or "@" in endpoint.netloc
+    ):
+        raise ConfigError(f"{place}: endpoint is not like https://host or http://host:port")
+    if not parts.netloc:
+        raise ConfigError(f"{place}: the bucket's name is missing", hint=_FOLDER_HINT)
+    return S3Store(
+        parts.netloc,
+        endpoint=f"{endpoint.scheme}://{endpoint.netloc}",
+        prefix=unquote(parts.path),
+        region=options.get("region") or None,
+        credentials=ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), AWSConfigProvider()]),
+        scratch=scratch,
+    )

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from magi2.artifacts.disk import disk_errors, last_change
+from magi2.artifacts.disk import disk_errors, last_change, remove_tree
 from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
@@ -171,17 +171,17 @@ class BlobStore(ABC):
 
     def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
         latest = self._clock() - older_than_hours * 3600
+        # Both lists before the first deletion, which changes the times of files that share their content by a link.
         blobs = [blob.name for blob in self._orphans() if blob.changed_at <= latest]
-        for name in blobs if not dry_run else ():
-            self._delete(name)
         with disk_errors(self._scratch):
             entries = sorted(self._scratch.iterdir()) if self._scratch.is_dir() else []
             old = [path for path in entries if last_change(path) <= latest]
-            for path in old if not dry_run else ():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+        if not dry_run:
+            for name in blobs:
+                self._delete(name)
+            with disk_errors(self._scratch):
+                for path in old:
+                    remove_tree(path)
         return [*blobs, *(f"scratch/{path.name}" for path in old)]
 
     def put_document(self, name: str, content: bytes) -> None:

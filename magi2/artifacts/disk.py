@@ -83,6 +83,14 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a file or a folder with what is in it; none may be there any more."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def last_change(path: Path) -> float:
     """When a file, or the youngest file in a folder, was last written, linked or renamed; infinity once it is gone."""
     try:

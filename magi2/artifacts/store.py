@@ -65,7 +65,8 @@ class ArtifactStore(Protocol):
         ...
 
     def fetch(self, stage: str, key: str, name: str) -> Path:
-        """A local file with the payload, to be read only, its digest verified now; valid until the artifact's removal.
+        """A local file with the payload, its digest verified now. Read it, never write it, and open it at once: it may
+        go with the artifact, and a remote store keeps few local copies.
 
         Raises: CorruptedArtifactError when the artifact is absent or the payload damaged; ContractError when the
         artifact has no payload of this name.

@@ -188,3 +188,26 @@ def test_relative_and_home_paths_are_resolved(tmp_path: Path, monkeypatch: pytes
 def test_other_addresses_are_refused_with_a_hint(url: str) -> None:
     with pytest.raises(ConfigError, match="file:///"):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3:///prefix", "bucket's name is missing"),
+        ("s3://clips?endpiont=http://host", "unknown option 'endpiont'"),
+        ("s3://clips?endpoint=host:9000", "endpoint is not like"),
+        ("s3://clips?endpoint=http://host/path", "endpoint is not like"),
+        ("s3://clips?endpoint=http://key:hidden@host", "endpoint is not like"),
+        ("s3://key:hidden@clips/prefix", "credentials do not belong"),
+    ],
+)
+def test_malformed_bucket_address_is_refused_without_showing_secrets(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        open_store(url)
+    assert "hidden" not in str(caught.value)
+
+
+def test_bucket_address_is_kept() -> None:
+    url = "s3://clips/night/?endpoint=http%3A%2F%2Fhost%3A9000&region=eu-1"
+    assert open_store(url).url == url
+    assert open_store("s3://clips").url == "s3://clips/?endpoint=https%3A%2F%2Fs3.amazonaws.com"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,19 @@ def test_live_attempt_is_not_swept_and_a_dead_one_is_once_old(tmp_path: Path) ->
     assert store.sweep(older_than_hours=2) == []
     assert store.sweep(older_than_hours=0.5) == ["scratch/preview-0-a0123456789abcdef"]
     assert not dead.exists()
+
+
+def test_one_sweep_takes_a_dead_attempts_work_and_what_it_linked(tmp_path: Path) -> None:
+    work = tmp_path / "scratch" / "preview-0-a0123456789abcdef" / "latents.bin"
+    linked = tmp_path / "artifacts" / STAGE / "ab" / ("ab" * 32) / "latents.a0123456789abcdef.bin"
+    for path in (work, linked):
+        path.parent.mkdir(parents=True)
+    work.write_bytes(b"abc")
+    linked.hardlink_to(work)
+    now = work.stat().st_ctime
+    time.sleep(0.05)  # taking away one name changes the other's time
+    assert len(LocalStore(tmp_path, clock=lambda: now).sweep(older_than_hours=0)) == 2
+    assert files_of(LocalStore(tmp_path)) == []
 
 
 def test_corrupted_artifact_is_left_for_people_by_a_sweep(tmp_path: Path) -> None:

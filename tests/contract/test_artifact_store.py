@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,9 +55,44 @@ class LocalLab:
         (self.root / name).unlink()
 
 
-@pytest.fixture(params=["local"])
-def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreLab]:
-    yield LocalLab(tmp_path / "store")
+class S3Lab:
+    """A prefix of its own in the server's bucket."""
+
+    def __init__(self, server: Any, scratch: Path) -> None:
+        self.bucket, self.endpoint, self.scratch = server.bucket, server.endpoint, scratch
+        self.prefix = f"lab/{secrets.token_hex(8)}/"
+        self.client = server.client()
+
+    def open(self) -> ArtifactStore:
+        return open_store(f"s3://{self.bucket}/{self.prefix}?endpoint={self.endpoint}", scratch=self.scratch)
+
+    def names(self, prefix: str) -> list[str]:
+        items = self.client.list_objects(self.bucket, self.prefix + prefix, recursive=True)
+        return sorted(item.object_name.removeprefix(self.prefix) for item in items)
+
+    def read(self, name: str) -> bytes:
+        response = self.client.get_object(self.bucket, self.prefix + name)
+        try:
+            return bytes(response.read())
+        finally:
+            response.close()
+            response.release_conn()
+
+    def write(self, name: str, content: bytes) -> None:
+        self.client.put_object(self.bucket, self.prefix + name, BytesIO(content), len(content))
+
+    def delete(self, name: str) -> None:
+        self.client.remove_object(self.bucket, self.prefix + name)
+
+
+@pytest.fixture(params=["local", "s3"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLab:
+    if request.param == "local":
+        return LocalLab(tmp_path / "store")
+    server = request.getfixturevalue("s3_server")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    return S3Lab(server, tmp_path / "scratch")
 
 
 @pytest.fixture

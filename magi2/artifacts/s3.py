@@ -1,0 +1,211 @@
+"""Artifacts in a bucket of an S3-compatible server, through the minio SDK.
+
+What makes a manifest create-only is `If-None-Match: *`, which the server must honour (AWS, MinIO and SeaweedFS do);
+`self_test` finds servers that ignore it. Parts of an upload whose process was killed are no objects and invisible
+here: give the bucket a lifecycle rule that aborts incomplete multipart uploads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mimetypes
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import urlencode
+
+import urllib3
+from minio import Minio
+from minio.credentials import Provider
+from minio.error import MinioException, S3Error
+
+from magi2.artifacts.base import Blob, BlobStore
+from magi2.artifacts.disk import disk_errors
+from magi2.artifacts.store import new_attempt
+from magi2.errors import ConfigError, InfrastructureError
+
+PART_SIZE_BYTES = 64 * 2**20
+KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
+_ABSENT = {"NoSuchKey", "NoSuchObject"}
+_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
+_MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
+_TIMEOUT = urllib3.Timeout(connect=10, read=60)  # seconds
+_RETRIES = urllib3.Retry(total=5, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504])
+
+
+class S3Store(BlobStore):
+    """An `ArtifactStore` in `bucket` below `prefix`, on the server at `endpoint` (http://host:port or https://host).
+
+    `scratch` is a local folder for stage folders and downloads. The last `KEPT_DOWNLOADS` files that a process
+    fetched are kept until it ends; an older one is deleted, so open at once what `fetch` gives.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str,
+        credentials: Provider,
+        scratch: Path,
+        prefix: str = "",
+        region: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(scratch, clock)
+        self._bucket, self._endpoint, self._region = bucket, endpoint, region
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        scheme, _, host = endpoint.partition("://")
+        http = urllib3.PoolManager(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
+        self._client = Minio(host, credentials=credentials, secure=scheme == "https", region=region, http_client=http)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        place = {"endpoint": self._endpoint, **({"region": self._region} if self._region else {})}
+        return f"s3://{self._bucket}/{self._prefix}?{urlencode(place)}"
+
+    def self_test(self) -> str:
+        name = f"doctor/{new_attempt()}"
+        try:
+            if not self._create(name, b"first"):
+                raise InfrastructureError(f"{self._place(name)}: cannot be created, though it is not there")
+            if self._create(name, b"second") or self._read(name) != b"first":
+                raise InfrastructureError(
+                    f"{self._place(name)}: was replaced; this server ignores If-None-Match",
+                    hint="use a server with conditional writes, such as MinIO, SeaweedFS or AWS",
+                )
+        finally:
+            self._delete(name)
+        return f"{self._place('')} at {self._endpoint}: create-only writes, reads and deletions work"
+
+    def _place(self, name: str) -> str:
+        return f"s3://{self._bucket}/{self._prefix}{name}"
+
+    def _read(self, name: str) -> bytes | None:
+        with self._errors(name):
+            try:
+                response = self._client.get_object(self._bucket, self._prefix + name)
+            except S3Error as error:
+                if error.code in _ABSENT:
+                    return None
+                raise
+            try:
+                return bytes(response.read())
+            finally:
+                response.close()
+                response.release_conn()
+
+    def _size(self, name: str) -> int | None:
+        with self._errors(name):
+            try:
+                return int(self._client.stat_object(self._bucket, self._prefix + name).size)
+            except S3Error as error:
+                if error.code in _ABSENT:
+                    return None
+                raise
+
+    def _upload(self, path: Path, name: str) -> None:
+        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        with self._errors(name), disk_errors(path):
+            self._client.fput_object(
+                self._bucket, self._prefix + name, str(path), content_type=content_type, part_size=PART_SIZE_BYTES
+            )
+        sent, stored = path.stat().st_size, self._size(name)
+        if stored != sent:
+            raise InfrastructureError(f"{self._place(name)}: {sent} bytes were sent, {stored} are stored")
+
+    def _download(self, name: str) -> Path | None:
+        path = _downloads(self._scratch, os.getpid()).new_path(Path(name).name)
+        with self._errors(name), disk_errors(path):
+            try:
+                self._client.fget_object(self._bucket, self._prefix + name, str(path))
+            except S3Error as error:
+                if error.code in _ABSENT:
+                    return None
+                raise
+        return path
+
+    def _create(self, name: str, content: bytes) -> bool:
+        with self._errors(name):
+            try:
+                # put_object would send the header as user metadata; the SDK has no public conditional write.
+                self._client._put_object(self._bucket, self._prefix + name, content, {"If-None-Match": "*"})
+            except S3Error as error:
+                if error.code in _TAKEN:
+                    return False
+                raise
+        return True
+
+    def _replace(self, name: str, content: bytes) -> None:
+        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        with self._errors(name):
+            self._client.put_object(
+                self._bucket, self._prefix + name, BytesIO(content), len(content), content_type=content_type
+            )
+
+    def _delete(self, name: str) -> None:
+        with self._errors(name):
+            self._client.remove_object(self._bucket, self._prefix + name)
+
+    def _list(self, prefix: str) -> Iterator[Blob]:
+        with self._errors(prefix):
+            for item in self._client.list_objects(self._bucket, f"{self._prefix}{prefix}/", recursive=True):
+                yield Blob(item.object_name.removeprefix(self._prefix), item.last_modified.timestamp())
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """Turn the SDK's errors into ours: settings that can never work, or trouble that may pass."""
+        place = f"{self._place(name)} at {self._endpoint}"
+        try:
+            yield
+        except S3Error as error:
+            message = f"{place}: {error.code}: {error.message}"
+            if error.code in _MISCONFIGURED:
+                raise ConfigError(message, hint="check the bucket's name and the credentials' rights") from error
+            raise InfrastructureError(message) from error
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise InfrastructureError(f"{place}: {error}") from error
+        except ValueError as error:  # the SDK's word for absent credentials and impossible names
+            raise ConfigError(f"{place}: {error}", hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+
+
+class _Downloads:
+    """Local copies of fetched payloads: the last few of this process, gone with it."""
+
+    def __init__(self, scratch: Path) -> None:
+        with disk_errors(scratch):
+            scratch.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=scratch))
+        self._owner = os.getpid()
+        self._kept: deque[Path] = deque()
+        self._lock = threading.Lock()
+        atexit.register(self._remove)
+
+    def new_path(self, file_name: str) -> Path:
+        """A path that nobody else writes to; the oldest copy beyond the limit is deleted."""
+        path = self._folder / f"{new_attempt()}-{file_name}"
+        with self._lock, disk_errors(path):
+            while len(self._kept) >= KEPT_DOWNLOADS:
+                self._kept.popleft().unlink(missing_ok=True)
+            self._kept.append(path)
+        return path
+
+    def _remove(self) -> None:
+        if os.getpid() == self._owner:  # not in a forked child
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@cache
+def _downloads(scratch: Path, process_id: int) -> _Downloads:
+    """The downloads of this process; a forked child has its own."""
+    return _Downloads(scratch)

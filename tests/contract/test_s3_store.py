@@ -1,0 +1,223 @@
+"""What only a store in a bucket can get wrong: the server, the credentials, the network, local copies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from minio.credentials import StaticProvider
+
+from magi2.artifacts import Manifest, ManifestDraft, Recipe, open_store
+from magi2.artifacts import s3 as s3_module
+from magi2.artifacts.s3 import KEPT_DOWNLOADS, S3Store
+from magi2.errors import ConfigError, InfrastructureError
+
+RECIPE = Recipe("preview", 1, seed=7)
+
+
+def open_lab(server: Any, scratch: Path, **changes: Any) -> S3Store:
+    values = {"bucket": server.bucket, "endpoint": server.endpoint, "prefix": f"s3/{secrets.token_hex(8)}"}
+    credentials = changes.pop("credentials", StaticProvider(server.access_key, server.secret_key))
+    return S3Store(**{**values, **changes}, credentials=credentials, scratch=scratch)
+
+
+def publish(store: S3Store, contents: dict[str, bytes]) -> Manifest:
+    with store.stage_folder("preview", RECIPE.key) as folder:
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+        return store.publish(ManifestDraft(RECIPE), {name: folder / name for name in contents})
+
+
+# Dies right before its n-th request to the server; ends well when it needs fewer.
+KILLED = r"""
+import os, signal, sys
+from pathlib import Path
+import urllib3
+from magi2.artifacts import ManifestDraft, Recipe, open_store
+url, scratch, limit, action = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+real, count = urllib3.PoolManager.urlopen, 0
+def urlopen(*args, **options):
+    global count
+    count += 1
+    if count == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **options)
+urllib3.PoolManager.urlopen = urlopen
+store, recipe = open_store(url, scratch=scratch), Recipe("preview", 1, seed=7)
+if action == "remove":
+    store.remove("preview", recipe.key)
+else:
+    with store.stage_folder("preview", recipe.key) as folder:
+        (folder / "a.bin").write_bytes(b"abc")
+        (folder / "b.bin").write_bytes(b"xyz")
+        store.publish(ManifestDraft(recipe), {"a.bin": folder / "a.bin", "b.bin": folder / "b.bin"})
+"""
+
+
+@pytest.mark.parametrize("action", ["publish", "remove"])
+def test_process_killed_before_any_request_leaves_nothing_or_everything(
+    s3_server: Any, tmp_path: Path, action: str
+) -> None:
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+    }
+    states = []
+    for limit in range(1, 40):
+        store = open_lab(s3_server, tmp_path, region="us-east-1")
+        if action == "remove":
+            publish(store, {"a.bin": b"abc", "b.bin": b"xyz"})
+        command = [sys.executable, "-c", KILLED, store.url, str(tmp_path), str(limit), action]
+        code = subprocess.run(command, env=environment, timeout=60).returncode
+        states.append(store.find("preview", RECIPE.key) is not None)
+        if states[-1]:
+            assert store.fetch("preview", RECIPE.key, "b.bin").read_bytes() == b"xyz"
+        publish(store, {"a.bin": b"abc", "b.bin": b"xyz"})
+        store.sweep(older_than_hours=0)
+        assert len(list(store._list("artifacts"))) == 3
+        if code == 0:
+            break
+    assert code == 0
+    assert len(states) > 3
+    assert states == sorted(states, reverse=action == "remove")
+
+
+def test_large_payload_goes_up_in_parts(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "PART_SIZE_BYTES", 5 * 2**20)
+    store = open_lab(s3_server, tmp_path)
+    content = os.urandom(2**20) * 12
+    publish(store, {"intermediate.mkv": content})
+    assert store.fetch("preview", RECIPE.key, "intermediate.mkv").read_bytes() == content
+
+
+def test_fetched_files_outlive_the_store_object_and_are_bounded(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path)
+    publish(store, {"a.bin": b"abc"})
+    paths = [store.fetch("preview", RECIPE.key, "a.bin") for _ in range(KEPT_DOWNLOADS + 3)]
+    del store
+    assert [path.exists() for path in paths] == [False] * 3 + [True] * KEPT_DOWNLOADS
+
+
+def test_local_copies_are_gone_when_the_process_ends(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path)
+    publish(store, {"a.bin": b"abc"})
+    code = (
+        "import sys; from pathlib import Path; from magi2.artifacts import open_store\n"
+        "print(open_store(sys.argv[1], scratch=Path(sys.argv[2])).fetch('preview', sys.argv[3], 'a.bin'))"
+    )
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+    }
+    command = [sys.executable, "-c", code, store.url, str(tmp_path / "other"), RECIPE.key]
+    path = Path(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip())
+    assert path.parent.parent == tmp_path / "other"
+    assert not path.parent.exists()
+
+
+def test_wrong_credentials_are_not_retried(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path, credentials=StaticProvider(s3_server.access_key, "wrong-secret"))
+    with pytest.raises(ConfigError, match="SignatureDoesNotMatch"):
+        store.get_document("report.json")
+
+
+def test_missing_bucket_is_named(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path, bucket="no-such-bucket")
+    with pytest.raises(ConfigError, match="no-such-bucket"):
+        store.self_test()
+
+
+def test_absent_credentials_are_a_setting_to_fix(
+    s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "MINIO_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "absent"))
+    store = open_store(f"s3://{s3_server.bucket}?endpoint={s3_server.endpoint}", scratch=tmp_path)
+    with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID"):
+        store.get_document("report.json")
+
+
+def test_unreachable_server_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "_RETRIES", s3_module._RETRIES.new(total=1, backoff_factor=0))
+    store = S3Store(
+        "clips",
+        endpoint="http://127.0.0.1:9",
+        region="us-east-1",
+        credentials=StaticProvider("a", "b"),
+        scratch=tmp_path,
+    )
+    with pytest.raises(InfrastructureError, match=r"127\.0\.0\.1:9") as caught:
+        store.get_document("report.json")
+    assert caught.value.retryable
+
+
+class CarelessHandler(BaseHTTPRequestHandler):
+    """A server that takes every write and ignores conditions."""
+
+    content = b""
+
+    def do_PUT(self) -> None:
+        type(self).content = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"", {"ETag": '"0"'})
+
+    def do_GET(self) -> None:
+        self._answer(200, self.content, {})
+
+    def do_DELETE(self) -> None:
+        self._answer(204, b"", {})
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_server_that_ignores_conditions_is_found_by_the_self_test(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), CarelessHandler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        store = S3Store(
+            "clips",
+            endpoint=f"http://127.0.0.1:{server.server_port}",
+            region="us-east-1",
+            credentials=StaticProvider("a", "b"),
+            scratch=tmp_path,
+        )
+        with pytest.raises(InfrastructureError, match="ignores If-None-Match"):
+            store.self_test()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_upload_of_another_size_is_noticed(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_lab(s3_server, tmp_path)
+    monkeypatch.setattr(S3Store, "_size", lambda self, name: 2)
+    with pytest.raises(InfrastructureError, match="3 bytes were sent, 2 are stored"):
+        publish(store, {"a.bin": b"abc"})
+    monkeypatch.undo()
+    assert store.find("preview", RECIPE.key) is None
+    assert list(store._list("artifacts")) == []
+
+
+def test_delivered_clip_has_the_type_that_players_expect(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path)
+    made = publish(store, {"clip.mp4": b"abc"})
+    name = f"{store._prefix}artifacts/preview/{made.key[:2]}/{made.key}/{made.payloads['clip.mp4'].file}"
+    assert s3_server.client().stat_object(s3_server.bucket, name).content_type == "video/mp4"
