@@ -23,6 +23,7 @@ from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
     ARTIFACTS,
+    DOCUMENTS,
     MANIFEST_NAME,
     artifact_prefix,
     attempt_file_name,
@@ -189,6 +190,10 @@ class BlobStore(ABC):
 
     def get_document(self, name: str) -> bytes | None:
         return self._read(str(document_path(name)))
+
+    def list_documents(self, folder: str) -> Iterator[str]:
+        for blob in self._list(str(document_path(folder))):
+            yield blob.name.removeprefix(f"{DOCUMENTS}/")
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,13 @@ class ArtifactStore(Protocol):
         """A document's content, or None."""
         ...
 
+    def list_documents(self, folder: str) -> Iterator[str]:
+        """The names of the documents in a folder of names, such as `batches`, and below it.
+
+        Those of one folder come together, in no promised order.
+        """
+        ...
+
     def self_test(self) -> str:
         """Try what these promises rest on and say so in one line. Raises InfrastructureError naming what fails."""
         ...

@@ -467,6 +467,21 @@ def test_document_name_that_is_no_id_is_refused(store: ArtifactStore, name: str)
         store.get_document(name)
 
 
+def test_documents_are_listed_by_folder_with_those_of_one_folder_together(store: ArtifactStore) -> None:
+    names = ["batches/a/batch.json", "batches/a/shards/0.json", "batches/a/shards/1.json", "batches/a-b/batch.json"]
+    for name in [*names, "reports/a.json"]:
+        store.put_document(name, b"{}")
+    found = list(store.list_documents("batches"))
+    assert sorted(found) == sorted(names)
+    folders = [name.split("/")[1] for name in found]
+    assert sum(left != right for left, right in zip(folders, folders[1:], strict=False)) == 1
+    assert sorted(store.list_documents("batches/a/shards")) == ["batches/a/shards/0.json", "batches/a/shards/1.json"]
+    assert list(store.list_documents("batches/c")) == []
+    assert list(store.list_documents("batches/a/batch.json")) == []
+    with pytest.raises(InputError):
+        list(store.list_documents("../artifacts"))
+
+
 def test_documents_written_at_once_are_never_mixed(lab: StoreLab) -> None:
     def work(number: int) -> bytes | None:
         store = lab.open()
