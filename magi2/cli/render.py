@@ -102,8 +102,9 @@ def stage_command(
     if as_json:
         print_json({"stage": name, "clips": rows})
     else:
-        for row in rows:
-            results.print(f"{row['clip'][:12]} {name} {row['state']} {row['key'] or row['error']}", soft_wrap=True)
+        for result in found:
+            line = f"{result.clip.short_id} {name} {result.state} {result.key or result.error}"
+            results.print(line, markup=False, highlight=False, soft_wrap=True)
     if any(result.state == "failed" for result in found):
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -82,12 +82,16 @@ class Stage(ABC, Generic[Models]):
             logger.info("stage %s loaded its models in %.1f s", self.name.value, time.monotonic() - started)
         return self._models
 
-    def obtain(self, recipe: Recipe, make: Callable[[Path], Product]) -> tuple[Manifest, bool]:
-        """The artifact of `recipe`, and whether it had to be made. A damaged one is removed and made anew."""
+    def flags(self, manifest: Manifest, product: Product | None) -> tuple[str, ...]:
+        """The flags of a clip: its artifact's, and those of a product that found an equal artifact in the store."""
+        return tuple(dict.fromkeys([*manifest.flags, *(product.flags if product else ())]))
+
+    def obtain(self, recipe: Recipe, make: Callable[[Path], Product]) -> tuple[Manifest, Product | None]:
+        """The artifact of `recipe`, and what had to be made for it. A damaged one is removed and made anew."""
         store = self.context.store
         try:
             if found := store.find(recipe.stage, recipe.key):
-                return found, False
+                return found, None
         except CorruptedArtifactError as error:
             logger.error("artifact %s/%s is damaged and is made anew: %s", recipe.stage, recipe.key, error)
             store.remove(recipe.stage, recipe.key)
@@ -104,7 +108,7 @@ class Stage(ABC, Generic[Models]):
                 flags=product.flags,
                 report={**product.report, "peak_memory_bytes": peak, "profile": self.context.book.profile.name},
             )
-            return store.publish(draft, product.files), True
+            return store.publish(draft, product.files), product
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor], contract: Contract) -> dict[str, Path]:
         """Write the tensors of an artifact after checking them. Raises ContractError (shape, dtype, non-finite)."""
@@ -119,16 +123,17 @@ class Stage(ABC, Generic[Models]):
     def _run_clip(self, clip: Clip) -> StageResult:
         started = time.monotonic()
         try:
-            manifest, made = self.obtain(self.recipe(clip), lambda folder: self.make(clip, self.models(), folder))
+            manifest, product = self.obtain(self.recipe(clip), lambda folder: self.make(clip, self.models(), folder))
         except _LoadError as error:
             raise error.cause from None
         except torch.AcceleratorError:
             raise  # the device is in an unknown state: nothing more may run in this process
         except Exception as error:
             return self._failed(clip, started, _as_clip_error(error))
-        logger.info("clip %s %s: %s", clip.short_id, self.name.value, "made" if made else "reused")
-        seconds = time.monotonic() - started
-        return StageResult(self.name, clip, "made" if made else "reused", seconds, manifest.key, manifest.flags)
+        state: Literal["made", "reused"] = "made" if product else "reused"
+        logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
+        seconds, flags = time.monotonic() - started, self.flags(manifest, product)
+        return StageResult(self.name, clip, state, seconds, manifest.key, flags)
 
     def _failed(self, clip: Clip, started: float, error: Magi2Error) -> StageResult:
         logger.error("clip %s %s failed: %s", clip.short_id, self.name.value, error)

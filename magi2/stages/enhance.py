@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
 from magi2.prompts.enhance import enhance
 from magi2.stages.base import Product, Stage
 from magi2.stages.recipes import prompt_figures
 from magi2.types import Clip, StageName
+
+FALLBACK = "enhancement_fallback"
 
 
 class EnhanceStage(Stage[None]):
@@ -38,7 +41,13 @@ class EnhanceStage(Stage[None]):
         path.write_bytes(caption.to_json())
         return Product(
             files={"caption.json": path},
-            flags=("enhancement_fallback",) if caption.fallback else (),
+            flags=(FALLBACK,) if caption.fallback else (),
             report={"mode": caption.mode_used, "findings": list(caption.findings), "usage": caption.usage},
             recipe=book.enhance(clip, caption.mode_used),
         )
+
+    def flags(self, manifest: Manifest, product: Product | None) -> tuple[str, ...]:
+        """As `Stage.flags`; who asked for the offline caption is not told that it once was somebody's fallback."""
+        flags = super().flags(manifest, product)
+        asked_for = self.context.book.enhancement_mode == "offline"
+        return tuple(flag for flag in flags if not (asked_for and flag == FALLBACK))

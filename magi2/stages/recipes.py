@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
-from magi2.artifacts.recipe import Recipe, sha256_text
+from magi2.artifacts.recipe import JSON, Recipe, sha256_text
 from magi2.config.profile import Profile
 from magi2.models.preview.lengths import video_latent_count
 from magi2.prompts.compact import compact_prompt
+from magi2.prompts.decode import Task
 from magi2.prompts.figures import Figure, add_figure_hint
-from magi2.prompts.templates import template_digest
+from magi2.prompts.instructions import template_digest
+from magi2.prompts.offline import STRUCTURER_VERSION
+from magi2.prompts.words import words_digest
 from magi2.types import Clip, StageName
 
 NUMERICS_VERSION: Mapping[StageName, int] = dict.fromkeys(StageName, 1)
@@ -58,17 +61,22 @@ class RecipeBook:
     def enhance(self, clip: Clip, mode: str | None = None) -> Recipe:
         """The caption's recipe; `mode` overrides the profile's (a fallback is stored under the mode that ran)."""
         mode = mode or self.enhancement_mode
-        config: dict[str, object] = {"mode": mode}
+        config: dict[str, JSON] = {"mode": mode}
         external = {"prompt": sha256_text(clip.prompt)}
         if mode != "off":
-            preview = self.profile.preview
-            config["aspect_ratio"] = f"{preview.width}:{preview.height}"
-            config["compact_format"] = self.profile.enhancement.compact_format
-            config["task"] = "i2v" if clip.figures else "t2v"
-        if mode.startswith("llm"):
-            config["model"] = self.enhancement_model
-            external["template"] = template_digest("i2v" if clip.figures else "t2v")
-            external |= _images(clip)
+            preview, compact_format = self.profile.preview, self.profile.enhancement.compact_format
+            task: Task = "i2v" if clip.figures else "t2v"
+            config |= {
+                "aspect_ratio": f"{preview.width}:{preview.height}",
+                "compact_format": compact_format,
+                "figures": [figure.number for figure in clip.figures],
+            }
+            if mode == "offline":
+                config["structurer"] = STRUCTURER_VERSION
+                external["words"] = words_digest()
+            else:
+                config["model"] = self.enhancement_model
+                external |= {"template": template_digest(task, compact_format), **_images(clip)}
         return self._recipe(StageName.ENHANCE, config, external=external)
 
     def negative(self) -> Recipe | None:
@@ -135,7 +143,7 @@ class RecipeBook:
         inputs = {"decode": self.decode(clip, caption).key}
         return self._recipe(StageName.MUX, config, seed=clip.seed, inputs=inputs)
 
-    def _text_config(self) -> dict[str, object]:
+    def _text_config(self) -> dict[str, JSON]:
         text = self.profile.text
         return {
             "max_tokens": text.max_tokens,
@@ -150,7 +158,7 @@ class RecipeBook:
     def _recipe(
         self,
         stage: StageName,
-        config: Mapping[str, object],
+        config: Mapping[str, JSON],
         *,
         checkpoints: list[str] | None = None,
         seed: int | None = None,
