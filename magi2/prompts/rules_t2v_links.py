@@ -100,12 +100,13 @@ def _add_object(caption: T2VCaption, name: str) -> None:
 def number_entities(caption: T2VCaption) -> Iterator[Finding]:
     """T6: static identifiers run 1, 2, 3 in order of the list; mentions everywhere follow."""
     scene = caption.global_layer
-    mapping: dict[str, str] = {}
-    lists: tuple[tuple[str, str, list[Any]], ...] = (
-        ("subject", "subject_id", scene.alive_subjects_static),
-        ("object", "object_id", scene.objects_static),
+    subjects: dict[str, str] = {}
+    objects: dict[str, str] = {}
+    lists: tuple[tuple[str, str, list[Any], dict[str, str]], ...] = (
+        ("subject", "subject_id", scene.alive_subjects_static, subjects),
+        ("object", "object_id", scene.objects_static, objects),
     )
-    for kind, field, entries in lists:
+    for kind, field, entries, mapping in lists:
         for position, entry in enumerate(entries, start=1):
             old, new = str(getattr(entry, field)), f"<{kind} {position}>"
             mapping.setdefault(old, new)
@@ -115,12 +116,14 @@ def number_entities(caption: T2VCaption) -> Iterator[Finding]:
             if not entry.description.strip():
                 entry.description = f"tracked {kind}"
                 yield repaired("T6", f"{new} had no description")
-    if any(old != new for old, new in mapping.items()):
+    mentions = {**objects, **subjects}
+    if any(old != new for old, new in mentions.items()):
         tags = scene.audio_baseline.dialogue.speaker_tags
-        scene.audio_baseline.dialogue.speaker_tags = [mapping.get(tag, tag) for tag in tags]
+        scene.audio_baseline.dialogue.speaker_tags = [subjects.get(tag, tag) for tag in tags]
+        names = {"subject_id": subjects, "speaker": subjects, "object_id": objects}
         for segment in caption.dynamic_layer.timeline_segments:
-            _rewrite(segment, partial(_swap, _MENTION, mapping), mapping)
-        _rewrite(scene, partial(_swap, _MENTION, mapping), {})
+            _rewrite(segment, partial(_swap, _MENTION, mentions), names)
+        _rewrite(scene, partial(_swap, _MENTION, mentions), {})
 
 
 def number_events(caption: T2VCaption) -> Iterator[Finding]:
@@ -209,8 +212,9 @@ def _swap(pattern: re.Pattern[str], mapping: dict[str, str], text: str) -> str:
     return pattern.sub(lambda match: mapping.get(match[0], match[0]), text)
 
 
-def _rewrite(node: Any, edit: Callable[[str], str], names: dict[str, str]) -> None:
-    """Apply `edit` to every string below `node` but verbatim words; whole identifiers follow `names`."""
+def _rewrite(node: Any, edit: Callable[[str], str], names: dict[str, dict[str, str]]) -> None:
+    """Apply `edit` to every string below `node` but verbatim words; whole identifiers follow their
+    field's `names`."""
     if isinstance(node, list):
         for item in node:
             _rewrite(item, edit, names)
@@ -220,6 +224,6 @@ def _rewrite(node: Any, edit: Callable[[str], str], names: dict[str, str]) -> No
             if not isinstance(value, str):
                 _rewrite(value, edit, names)
             elif field in _ID_FIELDS:
-                setattr(node, field, names.get(value, value))
+                setattr(node, field, names.get(field, {}).get(value, value))
             elif field != "text" or not isinstance(node, DialogueLine | TextRender):
                 setattr(node, field, edit(value))
