@@ -13,6 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from magi2.errors import ImageError
 
 MAX_SIDE = 2048  # pixels; vision models scale larger pictures down themselves
+_MIN_SIDE = 64  # pixels; below, a picture says nothing
 _MAX_FILE_BYTES = 128 * 1024 * 1024
 _PASSED_AS_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 _ORIENTATION_TAG = 0x0112
@@ -92,11 +93,13 @@ def _data_url(content: bytes, max_bytes: int, original: str | None = None) -> st
 
 def _jpeg(picture: Image.Image, max_bytes: int) -> bytes:
     side = min(MAX_SIDE, max(picture.size))
-    while side >= 64:
+    while True:
         picture.thumbnail((side, side))
         buffer = io.BytesIO()
         picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
         if buffer.tell() <= max_bytes:
             return buffer.getvalue()
         side = side * 3 // 4
-    raise ImageError(f"the image does not fit {max_bytes} bytes", hint="raise the limit for images of the endpoint")
+        if side < _MIN_SIDE:
+            hint = "raise the limit for images of the endpoint"
+            raise ImageError(f"the image does not fit {max_bytes} bytes", hint=hint)

@@ -140,7 +140,8 @@ def _rescaled(pieces: list[Span], cuts: list[int], times: list[tuple[float, floa
     by_piece = dict(zip(cuts, starts, strict=True))
     first, last, end = starts[0], starts[-1], times[-1][1]
     if end is None or end <= last:
-        end = max(CLIP_TENTHS / 10, last + (last - first) / max(len(starts) - 1, 1))
+        clip, pace = CLIP_TENTHS / 10, (last - first) / (len(starts) - 1)
+        end = clip if last < clip else last + pace
     if end <= first:
         return None
     edges = [round((by_piece[start] - first) * CLIP_TENTHS / (end - first)) for start, _ in pieces] + [CLIP_TENTHS]
