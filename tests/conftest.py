@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -28,3 +32,36 @@ def device() -> torch.device:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
     return device
+
+
+class _NoDeviceRead(TorchDispatchMode):
+    """Refuses every operation that would make the host wait for an accelerator."""
+
+    waiting = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount", "_unique2")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in self.waiting, f"{func} waits for the device"
+        if name in ("index", "index_put", "index_put_"):
+            indices = [index for index in args[1] if index is not None]
+            assert all(index.dtype not in (torch.bool, torch.uint8) for index in indices), f"{func} by a mask waits"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="session")
+def no_host_sync(device: torch.device) -> Callable[[], AbstractContextManager[None]]:
+    """A context in which waiting for the device is an error: by CUDA's own check there, by operation elsewhere."""
+
+    @contextmanager
+    def refuse() -> Iterator[None]:
+        if device.type != "cuda":
+            with _NoDeviceRead():
+                yield
+            return
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return refuse

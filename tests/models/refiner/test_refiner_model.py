@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from magi2.errors import ConfigError, ContractError
 from magi2.models.layers import swiglu7
@@ -120,28 +119,13 @@ def test_gradients_reach_every_parameter(tiny_refiner_config, device):
         assert parameter.grad.abs().max() > 0, name
 
 
-class NoHostRead(TorchDispatchMode):
-    """Raises on every operation that makes the host wait for device data."""
-
-    forbidden = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2")
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().removeprefix("aten::").split(".")[0]
-        assert name not in self.forbidden, f"{func} reads device data back"
-        if name in ("index", "index_put", "index_put_"):
-            indices = [index for index in args[1] if index is not None]
-            assert all(index.dtype not in (torch.bool, torch.uint8) for index in indices), "boolean indexing"
-        return func(*args, **(kwargs or {}))
-
-
 @torch.no_grad()
-def test_a_forward_reads_nothing_back_to_the_host(load_tiny_refiner, load_refiner_golden):
+def test_a_forward_reads_nothing_back_to_the_host(load_tiny_refiner, load_refiner_golden, no_host_sync):
     wanted = load_refiner_golden("forward_with_audio")
     refiner = load_tiny_refiner(torch.bfloat16)
     context = refiner.prepare(refiner.prepare_grid((3, 5, 6)), wanted["text"], wanted["audio"])
-    with pytest.raises(AssertionError, match="reads device data back"), NoHostRead():
-        wanted["video"].sum().item()
-    with NoHostRead():
+    refiner(wanted["video"], context)  # what is compiled is compiled now
+    with no_host_sync():
         refiner(wanted["video"], context)
 
 
