@@ -78,7 +78,8 @@ def stage_command(
     """Run one stage of the given prompts; its inputs must be in the store."""
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     from magi2.stages.prepare import prepare
-    from magi2.stages.render import run_stage, stage_names
+    from magi2.stages.recipes import stage_names
+    from magi2.stages.render import run_stage
 
     found: list[StageResult] = []
     with TerminalProgress() as progress:

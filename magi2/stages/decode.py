@@ -46,7 +46,7 @@ class DecodeStage(Stage[Decoders]):
     name: ClassVar[StageName] = StageName.DECODE
 
     def recipe(self, clip: Clip) -> Recipe:
-        return self.context.book.decode(clip, self.context.caption(clip).text)
+        return self.context.recipe(self.name, clip)
 
     def load(self) -> Decoders:
         context, profile = self.context, self.context.book.profile
@@ -74,14 +74,12 @@ class DecodeStage(Stage[Decoders]):
         )
 
     def _latents(self, clip: Clip) -> tuple[Tensor, Tensor]:
-        book, caption = self.context.book, self.context.caption(clip).text
-        preview_key = book.preview(clip, caption).key
-        preview = self.context.tensors(StageName.PREVIEW, preview_key, preview_contract(book.profile), clip)
-        refined = book.refine(clip, caption)
-        if refined is None:
+        context, profile = self.context, self.context.book.profile
+        preview = context.tensors(context.recipe(StageName.PREVIEW, clip), preview_contract(profile), clip)
+        if profile.refiner is None:
             return preview["video"], preview["audio"]
-        contract = refine_contract(book.profile)
-        return self.context.tensors(StageName.REFINE, refined.key, contract, clip)["video"], preview["audio"]
+        refined = context.tensors(context.recipe(StageName.REFINE, clip), refine_contract(profile), clip)
+        return refined["video"], preview["audio"]
 
     @torch.no_grad()
     def _write_picture(

@@ -48,13 +48,13 @@ class EncodeStage(Stage[Encoders]):
 
     def run(self, clips: Sequence[Clip]) -> list[StageResult]:
         """As `Stage.run`; the negative prompt's embedding is seen to first, since every clip needs it."""
-        negative = self.context.book.negative()
+        negative = self.context.book.negative
         if clips and negative is not None:
             self.obtain(negative, lambda folder: self._make_negative(self.models(), folder))
         return super().run(clips)
 
     def recipe(self, clip: Clip) -> Recipe:
-        return self.context.book.encode(clip, self.context.caption(clip).text)
+        return self.context.recipe(self.name, clip)
 
     def load(self) -> Encoders:
         encoder = load_text_encoder(

@@ -9,6 +9,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
 from magi2.prompts.enhance import enhance
 from magi2.stages.base import Product, Stage
+from magi2.stages.captions import CAPTION
 from magi2.stages.recipes import prompt_figures
 from magi2.types import Clip, StageName
 
@@ -37,10 +38,10 @@ class EnhanceStage(Stage[None]):
             endpoint=self.context.endpoint,
             compact_format=book.profile.enhancement.compact_format,
         )
-        path = folder / "caption.json"
+        path = folder / CAPTION
         path.write_bytes(caption.to_json())
         return Product(
-            files={"caption.json": path},
+            files={CAPTION: path},
             flags=(FALLBACK,) if caption.fallback else (),
             report={"mode": caption.mode_used, "findings": list(caption.findings), "usage": caption.usage},
             recipe=book.enhance(clip, caption.mode_used),

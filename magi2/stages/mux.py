@@ -27,7 +27,7 @@ class MuxStage(Stage[None]):
     name: ClassVar[StageName] = StageName.MUX
 
     def recipe(self, clip: Clip) -> Recipe:
-        return self.context.book.mux(clip, self.context.caption(clip).text)
+        return self.context.recipe(self.name, clip)
 
     def load(self) -> None:
         """Nothing to load: ffmpeg was found before the first stage."""

@@ -13,7 +13,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
 from magi2.media.ffmpeg import find_ffmpeg
-from magi2.prompts.client import EndpointSettings
+from magi2.prompts.client import DEFAULT_BASE_URL, EndpointSettings
 from magi2.prompts.enhance import resolve_mode
 from magi2.stages.context import StageContext
 from magi2.stages.progress import Progress, Silent
@@ -34,16 +34,17 @@ def prepare(
     ffmpeg.require(profile.delivery.encoder, "ffv1", "aac")
     weights = CheckpointFolder(settings.checkpoint_root())
     weights.require(required_components(profile, clips))
-    accelerator = platform.current(settings.device)
+    name, _, index = (settings.device or "").partition(":")
+    accelerator = platform.current(name or None)
     if profile.noise_device == "accelerator" and accelerator.name == "cpu":
         raise ConfigError(f"profile {profile.name}: noise_device is accelerator, but there is none here")
-    device = platform.activate(accelerator)
+    device = platform.activate(accelerator, index=_device_index(index))
     platform.disable_tf32()
     platform.set_deterministic(settings.deterministic)
     endpoint = endpoint_settings(settings)
     mode = resolve_mode(profile.enhancement.mode, endpoint)
     book = RecipeBook(
-        profile=profile,
+        profile,
         fingerprints=weights,
         negative_prompt=load_negative_prompt(profile, settings.configs),
         enhancement_mode=mode,
@@ -61,6 +62,12 @@ def prepare(
     )
 
 
+def _device_index(text: str) -> int | None:
+    if text and not text.isdigit():
+        raise ConfigError(f"MAGI2_DEVICE ends in {text!r}, which is no device number")
+    return int(text) if text else None
+
+
 def required_components(profile: Profile, clips: Sequence[Clip]) -> list[str]:
     """The checkpoint components that `clips` need under `profile`."""
     components = ["text_encoder", "preview", "audio_vae"]
@@ -75,7 +82,9 @@ def endpoint_settings(settings: Settings) -> EndpointSettings | None:
     """The enhancement endpoint, or None when the deployment configures none."""
     if not settings.pe_api_key and not settings.pe_base_url:
         return None
-    known = {"base_url": settings.pe_base_url} if settings.pe_base_url else {}
     return EndpointSettings(
-        api_key=settings.pe_api_key or "", model=settings.pe_model, timeout_s=settings.pe_timeout_s, **known
+        base_url=settings.pe_base_url or DEFAULT_BASE_URL,
+        model=settings.pe_model,
+        api_key=settings.pe_api_key or "",
+        timeout_s=settings.pe_timeout_s,
     )

@@ -26,7 +26,7 @@ class PreviewStage(Stage[PreviewModel]):
     name: ClassVar[StageName] = StageName.PREVIEW
 
     def recipe(self, clip: Clip) -> Recipe:
-        return self.context.book.preview(clip, self.context.caption(clip).text)
+        return self.context.recipe(self.name, clip)
 
     def load(self) -> PreviewModel:
         return load_preview(
@@ -72,9 +72,8 @@ def noise_device(context: StageContext) -> torch.device:
 
 def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:
     """The clip's embeddings and the negative prompt's, on the device."""
-    book = context.book
-    key = book.encode(clip, context.caption(clip).text).key
-    tensors = context.tensors(StageName.ENCODE, key, encode_contract(book.profile, len(clip.figures)), clip)
+    contract = encode_contract(context.book.profile, len(clip.figures))
+    tensors = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)
     tensors = {name: tensor.to(context.device) for name, tensor in tensors.items()}
     references = tuple(
         ReferenceImage(tensors[f"reference_latents_{index}"], tensors["figure_embeds"][index])
@@ -85,8 +84,7 @@ def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:
 
 def load_negative(context: StageContext, clip: Clip, like: torch.Tensor) -> torch.Tensor:
     """The negative prompt's rows [1, L, C] on the device of `like`; no rows when the profile uses none."""
-    recipe = context.book.negative()
+    recipe = context.book.negative
     if recipe is None:
         return like[:, :0]
-    contract = text_contract(context.book.profile)
-    return context.tensors(StageName.NEGATIVE, recipe.key, contract, clip)["text_embeds"].to(like.device)
+    return context.tensors(recipe, text_contract(context.book.profile), clip)["text_embeds"].to(like.device)

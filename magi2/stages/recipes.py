@@ -5,9 +5,10 @@ A recipe names only what matters to its stage. Nothing positional (order, shard,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
+from functools import cached_property, lru_cache
 
 from magi2.artifacts.recipe import JSON, Recipe, sha256_text
 from magi2.config.profile import Profile
@@ -25,6 +26,15 @@ NUMERICS_VERSION: Mapping[StageName, int] = dict.fromkeys(StageName, 1)
 
 PREVIEW_FPS = Fraction(25, 2)
 REFINED_FPS = Fraction(25)
+
+
+def stage_names(profile: Profile) -> tuple[StageName, ...]:
+    """The stages that every clip of a profile passes, in order."""
+    return tuple(
+        stage
+        for stage in StageName
+        if stage is not StageName.NEGATIVE and (stage is not StageName.REFINE or profile.refiner is not None)
+    )
 
 
 def frame_rate(profile: Profile) -> Fraction:
@@ -48,15 +58,27 @@ def encoder_text(clip: Clip, caption: str) -> str:
     return compact_prompt(add_figure_hint(caption, figures=prompt_figures(clip)))
 
 
-@dataclass(frozen=True)
 class RecipeBook:
-    """The recipes of one profile on one set of weights. `fingerprints` maps a component to its SHA-256."""
+    """The recipes of one profile on one set of weights.
 
-    profile: Profile
-    fingerprints: Mapping[str, str]
-    negative_prompt: str | None
-    enhancement_mode: str
-    enhancement_model: str | None
+    `fingerprints` maps a component to its SHA-256. The chain of a clip is worked out once for all its stages.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        fingerprints: Mapping[str, str],
+        negative_prompt: str | None,
+        enhancement_mode: str,
+        enhancement_model: str | None,
+    ) -> None:
+        self.profile = profile
+        self.fingerprints = fingerprints
+        self.negative_prompt = negative_prompt
+        self.enhancement_mode = enhancement_mode
+        self.enhancement_model = enhancement_model
+        self._chain = lru_cache(maxsize=4096)(self._make_chain)
 
     def enhance(self, clip: Clip, mode: str | None = None) -> Recipe:
         """The caption's recipe; `mode` overrides the profile's (a fallback is stored under the mode that ran)."""
@@ -79,20 +101,40 @@ class RecipeBook:
                 external |= {"template": template_digest(task, compact_format), **_images(clip)}
         return self._recipe(StageName.ENHANCE, config, external=external)
 
+    @cached_property
     def negative(self) -> Recipe | None:
         """The negative prompt's embedding, shared by all clips; None when the profile uses none."""
         if self.negative_prompt is None:
             return None
-        return self._recipe(
-            StageName.NEGATIVE,
-            self._text_config(),
-            checkpoints=["text_encoder"],
-            external={"text": sha256_text(compact_prompt(self.negative_prompt))},
-        )
+        external = {"text": sha256_text(compact_prompt(self.negative_prompt))}
+        return self._recipe(StageName.NEGATIVE, self._text, checkpoints=("text_encoder",), external=external)
 
-    def encode(self, clip: Clip, caption: str) -> Recipe:
-        """Text, figure and reference-image embeddings of a clip whose enhanced prompt is `caption`."""
-        config, checkpoints = self._text_config(), ["text_encoder"]
+    def chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
+        """The recipes of every stage after enhance, in order, for a clip whose enhanced prompt is `caption`."""
+        return self._chain(clip, caption)
+
+    def _make_chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
+        encode = self._encode(clip, caption)
+        texts = {"encode": encode.key} | ({"negative": self.negative.key} if self.negative else {})
+        preview = self._recipe(StageName.PREVIEW, self._preview, checkpoints=("preview",), seed=clip.seed, inputs=texts)
+        chain = {StageName.ENCODE: encode, StageName.PREVIEW: preview}
+        video = preview
+        if self.profile.refiner is not None:
+            inputs = {"preview": preview.key, **texts}
+            video = self._recipe(StageName.REFINE, self._refine, checkpoints=("refiner",), inputs=inputs)
+            chain[StageName.REFINE] = video
+        video_decoder = "turbo_vae" if self.profile.decode.decoder == "turbo" else "video_vae"
+        decode = self._recipe(
+            StageName.DECODE,
+            self._decode,
+            checkpoints=(video_decoder, "audio_vae"),
+            inputs={"video": video.key, "audio": preview.key},
+        )
+        mux = self._recipe(StageName.MUX, self._mux, seed=clip.seed, inputs={"decode": decode.key})
+        return chain | {StageName.DECODE: decode, StageName.MUX: mux}
+
+    def _encode(self, clip: Clip, caption: str) -> Recipe:
+        config, checkpoints = dict(self._text), ["text_encoder"]
         if clip.figures:
             preview = self.profile.preview
             config |= {"width": preview.width, "height": preview.height, "ref_image_type": preview.ref_image_type}
@@ -101,49 +143,8 @@ class RecipeBook:
         external = {"text": sha256_text(encoder_text(clip, caption))} | _images(clip)
         return self._recipe(StageName.ENCODE, config, checkpoints=checkpoints, external=external)
 
-    def preview(self, clip: Clip, caption: str) -> Recipe:
-        """Video and audio latents of the preview stage."""
-        config = self.profile.preview.model_dump(mode="json", exclude={"ref_image_type"}) | {
-            "architecture": asdict(self.profile.architectures.preview),
-            "compute_dtype": self.profile.compute_dtype,
-            "noise_device": self.profile.noise_device,
-        }
-        inputs = {"encode": self.encode(clip, caption).key} | self._negative_input()
-        return self._recipe(StageName.PREVIEW, config, checkpoints=["preview"], seed=clip.seed, inputs=inputs)
-
-    def refine(self, clip: Clip, caption: str) -> Recipe | None:
-        """Video latents at delivery size; None in a profile without refiner."""
-        if self.profile.refiner is None:
-            return None
-        config = self.profile.refiner.model_dump(mode="json") | {
-            "architecture": asdict(self.profile.architectures.refiner),
-            "compute_dtype": self.profile.compute_dtype,
-        }
-        inputs = {
-            "preview": self.preview(clip, caption).key,
-            "encode": self.encode(clip, caption).key,
-        } | self._negative_input()
-        return self._recipe(StageName.REFINE, config, checkpoints=["refiner"], inputs=inputs)
-
-    def decode(self, clip: Clip, caption: str) -> Recipe:
-        """Lossless picture and sound."""
-        config = self.profile.decode.model_dump(mode="json") | {
-            "compute_dtype": self.profile.compute_dtype,
-            "fps": str(frame_rate(self.profile)),
-        }
-        video_decoder = "turbo_vae" if self.profile.decode.decoder == "turbo" else "video_vae"
-        preview_key = self.preview(clip, caption).key
-        refined = self.refine(clip, caption)
-        inputs = {"video": refined.key if refined else preview_key, "audio": preview_key}
-        return self._recipe(StageName.DECODE, config, checkpoints=[video_decoder, "audio_vae"], inputs=inputs)
-
-    def mux(self, clip: Clip, caption: str) -> Recipe:
-        """The delivered file, its poster and contact sheet."""
-        config = asdict(self.profile.delivery) | {"fps": str(frame_rate(self.profile))}
-        inputs = {"decode": self.decode(clip, caption).key}
-        return self._recipe(StageName.MUX, config, seed=clip.seed, inputs=inputs)
-
-    def _text_config(self) -> dict[str, JSON]:
+    @cached_property
+    def _text(self) -> dict[str, JSON]:
         text = self.profile.text
         return {
             "max_tokens": text.max_tokens,
@@ -151,16 +152,39 @@ class RecipeBook:
             "compute_dtype": self.profile.compute_dtype,
         }
 
-    def _negative_input(self) -> dict[str, str]:
-        negative = self.negative()
-        return {"negative": negative.key} if negative else {}
+    @cached_property
+    def _preview(self) -> dict[str, JSON]:
+        return self.profile.preview.model_dump(mode="json", exclude={"ref_image_type"}) | {
+            "architecture": asdict(self.profile.architectures.preview),
+            "compute_dtype": self.profile.compute_dtype,
+            "noise_device": self.profile.noise_device,
+        }
+
+    @cached_property
+    def _refine(self) -> dict[str, JSON]:
+        settings = self.profile.refiner.model_dump(mode="json") if self.profile.refiner else {}
+        return settings | {
+            "architecture": asdict(self.profile.architectures.refiner),
+            "compute_dtype": self.profile.compute_dtype,
+        }
+
+    @cached_property
+    def _decode(self) -> dict[str, JSON]:
+        return self.profile.decode.model_dump(mode="json") | {
+            "compute_dtype": self.profile.compute_dtype,
+            "fps": str(frame_rate(self.profile)),
+        }
+
+    @cached_property
+    def _mux(self) -> dict[str, JSON]:
+        return asdict(self.profile.delivery) | {"fps": str(frame_rate(self.profile))}
 
     def _recipe(
         self,
         stage: StageName,
         config: Mapping[str, JSON],
         *,
-        checkpoints: list[str] | None = None,
+        checkpoints: Sequence[str] = (),
         seed: int | None = None,
         external: Mapping[str, str] | None = None,
         inputs: Mapping[str, str] | None = None,
@@ -169,7 +193,7 @@ class RecipeBook:
             stage=stage.value,
             version=NUMERICS_VERSION[stage],
             config=config,
-            checkpoints={name: self.fingerprints[name] for name in checkpoints or []},
+            checkpoints={name: self.fingerprints[name] for name in checkpoints},
             seed=seed,
             external=external or {},
             inputs=inputs or {},

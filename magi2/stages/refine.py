@@ -25,10 +25,7 @@ class RefineStage(Stage[RefinerModel]):
     name: ClassVar[StageName] = StageName.REFINE
 
     def recipe(self, clip: Clip) -> Recipe:
-        recipe = self.context.book.refine(clip, self.context.caption(clip).text)
-        if recipe is None:
-            raise ContractError(f"profile {self.context.book.profile.name} has no refiner")
-        return recipe
+        return self.context.recipe(self.name, clip)
 
     def load(self) -> RefinerModel:
         return load_refiner(
@@ -41,15 +38,14 @@ class RefineStage(Stage[RefinerModel]):
     def make(self, clip: Clip, models: RefinerModel, folder: Path) -> Product:
         context, profile = self.context, self.context.book.profile
         settings = _settings(context)
-        caption = context.caption(clip).text
-        preview_key = context.book.preview(clip, caption).key
-        preview = context.tensors(StageName.PREVIEW, preview_key, preview_contract(profile), clip)
+        preview_recipe = context.recipe(StageName.PREVIEW, clip)
+        preview = context.tensors(preview_recipe, preview_contract(profile), clip)
         generator = ClipGenerator.from_state(
-            preview["generator_state"], self._generator_device(preview_key), device=noise_device(context)
+            preview["generator_state"], self._generator_device(preview_recipe.key), device=noise_device(context)
         )
         noise = generator.refiner_noise(refine_contract(profile)["video"].shape)
         contract = encode_contract(profile, len(clip.figures))
-        encoded = context.tensors(StageName.ENCODE, context.book.encode(clip, caption).key, contract, clip)
+        encoded = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)
         text = encoded["text_embeds"].to(context.device)
         frames, height, width = refined_size(profile)
         grid = models.prepare_grid((frames, height, width))

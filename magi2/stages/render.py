@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from magi2 import platform
-from magi2.config.profile import Profile
 from magi2.stages.base import Stage
 from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
@@ -18,6 +17,7 @@ from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import CLIP, CONTACT_SHEET, POSTER, MuxStage
 from magi2.stages.preview import PreviewStage
 from magi2.stages.progress import StageResult
+from magi2.stages.recipes import stage_names
 from magi2.stages.refine import RefineStage
 from magi2.types import Clip, StageName
 
@@ -42,11 +42,6 @@ class Outcome:
     def flags(self) -> tuple[str, ...]:
         """Fallbacks and defects of all stages, each once; a clip that has any is not called good."""
         return tuple(dict.fromkeys(flag for result in self.results for flag in result.flags))
-
-
-def stage_names(profile: Profile) -> list[StageName]:
-    """The stages of a profile, in order."""
-    return [name for name in STAGES if name is not StageName.REFINE or profile.refiner is not None]
 
 
 def run_stage(context: StageContext, name: StageName, clips: Sequence[Clip]) -> list[StageResult]:

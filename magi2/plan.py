@@ -1,0 +1,274 @@
+"""Planning a batch: which clips, what is in the store already, which shards; written to the store, torch-free.
+
+Documents of a batch:
+
+    batches/<batch_id>/batch.json         name, source, options, resolved profiles, refused rows, counts
+    batches/<batch_id>/cached.json        clips that are finished already
+    batches/<batch_id>/shards/<n>.json    clips that one task renders with one load of the weights
+    images/<sha256>                       reference images, so that no host and no rerun needs the original file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+from magi2.artifacts.recipe import canonical_json, sha256_text
+from magi2.artifacts.store import ArtifactStore
+from magi2.batch import BadRow, Batch
+from magi2.config.profile import Profile
+from magi2.config.strict import validate
+from magi2.errors import ContractError, InputError
+from magi2.stages.captions import find_caption
+from magi2.stages.recipes import RecipeBook, stage_names
+from magi2.types import Clip, FigureImage, StageName
+
+MAX_SHARDS = 128
+"""Length of the task map in Airflow, whatever the size of the batch."""
+MIN_CLIPS_PER_SHARD = 16
+"""So that loading weights costs a small share of a shard's time."""
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What a user decides about a batch besides its prompts. `force` names stages to compute again and compare."""
+
+    failure_limit: int = 0
+    on_bad_rows: Literal["refuse", "skip"] = "refuse"
+    force: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.failure_limit < 0:
+            raise InputError(f"failure_limit is {self.failure_limit}, must be 0 or more")
+        if self.on_bad_rows not in ("refuse", "skip"):
+            raise InputError(f"on_bad_rows is {self.on_bad_rows!r}, must be refuse or skip")
+        known = [stage.value for stage in StageName]
+        for stage in self.force:
+            if stage not in known:
+                raise InputError(f"force names {stage!r}, known stages are {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Clips of one profile that one task renders with one load of the weights."""
+
+    number: int
+    profile: Profile
+    clips: tuple[Clip, ...]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A whole batch: shards to render, clips that are finished already, rows that were refused."""
+
+    batch_id: str
+    name: str
+    source: str
+    options: BatchOptions
+    shards: tuple[Shard, ...]
+    cached: tuple[Clip, ...]
+    refused: tuple[BadRow, ...]
+    missing: Mapping[str, int]
+    """Clips that still need a stage, by stage; later stages of a clip without caption count as needed."""
+    profiles: Mapping[str, Profile]
+    origin: Mapping[str, str | None] = field(default_factory=dict)
+    """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
+
+    @property
+    def clips(self) -> int:
+        """Distinct clips of the batch."""
+        return len(self.cached) + sum(len(shard.clips) for shard in self.shards)
+
+
+def plan_batch(
+    batch: Batch,
+    *,
+    name: str,
+    source: str,
+    store: ArtifactStore,
+    book_of: Callable[[str], RecipeBook],
+    options: BatchOptions,
+    origin: Mapping[str, str | None] | None = None,
+    clips_per_shard: int | None = None,
+) -> BatchPlan:
+    """The plan of a validated batch; reads the store and writes nothing. `book_of` gives a profile digest's recipes.
+
+    Raises: InputError listing all bad rows when `options.on_bad_rows` is refuse.
+    """
+    if options.on_bad_rows == "refuse":
+        batch.require_good()
+    origin = origin or {}
+    cached, to_render, missing = [], [], dict.fromkeys((stage.value for stage in StageName), 0)
+    for clip in batch.clips:
+        needed = missing_stages(clip, book_of(clip.profile_digest), store)
+        if options.force or needed:
+            to_render.append(clip)
+        else:
+            cached.append(clip)
+        for stage in needed:
+            missing[stage.value] += 1
+    profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
+    identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": _options(options), "origin": dict(origin)}
+    return BatchPlan(
+        batch_id=sha256_text(canonical_json(identity))[:16],
+        name=name,
+        source=source,
+        options=options,
+        shards=pack_shards(to_render, profiles, clips_per_shard),
+        cached=tuple(cached),
+        refused=batch.bad_rows,
+        missing={stage: count for stage, count in missing.items() if count},
+        profiles=profiles,
+        origin=origin,
+    )
+
+
+def missing_stages(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[StageName, ...]:
+    """The stages whose artifact a clip lacks; none when the finished file is there.
+
+    Without an enhanced caption the keys of later stages are unknown, so they count as missing.
+    """
+    caption = find_caption(store, book, clip)
+    if caption is None:
+        return stage_names(book.profile)
+    chain = book.chain(clip, caption.text)
+    if store.find(StageName.MUX, chain[StageName.MUX].key) is not None:
+        return ()
+    return tuple(stage for stage, recipe in chain.items() if store.find(stage, recipe.key) is None)
+
+
+def pack_shards(
+    clips: Sequence[Clip], profiles: Mapping[str, Profile], clips_per_shard: int | None = None
+) -> tuple[Shard, ...]:
+    """Shards of one profile each, at most MAX_SHARDS of them; urgent clips first, else in the order of the batch."""
+    groups = [[clip for clip in clips if clip.profile_digest == digest] for digest in profiles]
+    size = clips_per_shard or max(MIN_CLIPS_PER_SHARD, ceil(len(clips) / MAX_SHARDS))
+    while sum(ceil(len(group) / size) for group in groups) > MAX_SHARDS:
+        size += 1
+    shards: list[Shard] = []
+    for group in groups:
+        ordered = sorted(group, key=lambda clip: -clip.priority)
+        for first in range(0, len(ordered), size):
+            part = tuple(ordered[first : first + size])
+            shards.append(Shard(len(shards), profiles[part[0].profile_digest], part))
+    return tuple(shards)
+
+
+def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
+    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
+    folder = f"batches/{plan.batch_id}"
+    known = {name.rpartition("/")[2] for name in store.list_documents("images/")}
+    for clip in (clip for shard in plan.shards for clip in shard.clips):
+        for figure in clip.figures:
+            if figure.sha256 not in known:
+                store.put_document(f"images/{figure.sha256}", figure.path.read_bytes())
+                known.add(figure.sha256)
+    for shard in plan.shards:
+        content = {
+            "batch_id": plan.batch_id,
+            "shard": shard.number,
+            "profile_digest": shard.profile.digest(),
+            "clips": [clip_to_document(clip) for clip in shard.clips],
+        }
+        store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
+    store.put_document(f"{folder}/cached.json", _encode([clip_to_document(clip) for clip in plan.cached]))
+    store.put_document(f"{folder}/batch.json", _encode(_batch_document(plan)))
+
+
+def load_batch(store: ArtifactStore, batch_id: str) -> dict[str, Any]:
+    """The batch's own document. Raises InputError when there is no such batch."""
+    return _read(store, f"batches/{batch_id}/batch.json")
+
+
+def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path) -> Shard:
+    """A shard of a planned batch; its reference images are written to `scratch`.
+
+    Raises: InputError when there is no such shard, ContractError when an image is not in the store.
+    """
+    document = _read(store, f"batches/{batch_id}/shards/{number}.json")
+    profiles = load_batch(store, batch_id)["profiles"]
+    profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
+    clips = tuple(clip_from_document(clip) for clip in document["clips"])
+    return Shard(number, profile, tuple(_with_local_images(clip, store, scratch) for clip in clips))
+
+
+def clip_to_document(clip: Clip) -> dict[str, Any]:
+    """A clip as JSON values; `clip_from_document` reads it back."""
+    return {
+        "clip_id": clip.clip_id,
+        "prompt": clip.prompt,
+        "seed": clip.seed,
+        "profile_name": clip.profile_name,
+        "profile_digest": clip.profile_digest,
+        "figures": [{"number": f.number, "path": str(f.path), "sha256": f.sha256} for f in clip.figures],
+        "names": list(clip.names),
+        "tags": list(clip.tags),
+        "priority": clip.priority,
+    }
+
+
+def clip_from_document(document: Mapping[str, Any]) -> Clip:
+    """The clip that `clip_to_document` wrote."""
+    return Clip(
+        prompt=document["prompt"],
+        seed=document["seed"],
+        profile_name=document["profile_name"],
+        profile_digest=document["profile_digest"],
+        figures=tuple(FigureImage(f["number"], Path(f["path"]), f["sha256"]) for f in document["figures"]),
+        names=tuple(document["names"]),
+        tags=tuple(document["tags"]),
+        priority=document["priority"],
+    )
+
+
+def _with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
+    figures = []
+    for figure in clip.figures:
+        target = scratch / f"{figure.sha256}{figure.path.suffix}"
+        if not target.exists():
+            content = store.get_document(f"images/{figure.sha256}")
+            if content is None:
+                raise ContractError(f"clip {clip.short_id}: image {figure.sha256[:12]} is not in the store")
+            target.write_bytes(content)
+        figures.append(replace(figure, path=target))
+    return replace(clip, figures=tuple(figures))
+
+
+def _batch_document(plan: BatchPlan) -> dict[str, Any]:
+    return {
+        "batch_id": plan.batch_id,
+        "name": plan.name,
+        "source": plan.source,
+        "created_at": datetime.now(UTC).isoformat(),
+        "options": _options(plan.options),
+        "profiles": {digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()},
+        "refused": [{"row": row.number, "reason": row.reason} for row in plan.refused],
+        "shards": len(plan.shards),
+        "clips": plan.clips,
+        "missing": dict(plan.missing),
+        **{name: plan.origin.get(name) for name in ("dag_id", "run_id", "requested_by", "parent_batch_id")},
+    }
+
+
+def _options(options: BatchOptions) -> dict[str, Any]:
+    return {
+        "failure_limit": options.failure_limit,
+        "on_bad_rows": options.on_bad_rows,
+        "force": list(options.force),
+    }
+
+
+def _read(store: ArtifactStore, name: str) -> Any:
+    content = store.get_document(name)
+    if content is None:
+        raise InputError(f"{name} is not in the store {store.url}")
+    return json.loads(content)
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode()

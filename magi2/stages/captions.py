@@ -1,0 +1,43 @@
+"""Finding a clip's caption in a store, and reading payloads so that damage heals; torch-free."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.errors import CorruptedArtifactError
+from magi2.prompts.caption import Caption
+from magi2.stages.recipes import RecipeBook
+from magi2.types import Clip, StageName
+
+logger = logging.getLogger(__name__)
+
+CAPTION = "caption.json"
+
+
+def find_caption(store: ArtifactStore, book: RecipeBook, clip: Clip) -> Caption | None:
+    """The clip's enhanced prompt, or None when the enhance stage has not made it yet.
+
+    With `llm-then-offline` the language model's caption wins over an earlier fallback.
+    """
+    mode = book.enhancement_mode
+    for stored_mode in (mode, "offline") if mode == "llm-then-offline" else (mode,):
+        key = book.enhance(clip, stored_mode).key
+        if store.find(StageName.ENHANCE, key) is not None:
+            return Caption.from_json(fetch_or_remove(store, StageName.ENHANCE, key, CAPTION).read_bytes())
+    return None
+
+
+def fetch_or_remove(store: ArtifactStore, stage: StageName, key: str, name: str) -> Path:
+    """A verified local copy of a payload.
+
+    A damaged artifact is removed before CorruptedArtifactError goes on, so that the next run makes it anew instead of
+    failing on it for ever.
+    """
+    try:
+        return store.fetch(stage, key, name)
+    except CorruptedArtifactError:
+        logger.error("artifact %s/%s is damaged and is removed", stage.value, key)
+        store.remove(stage, key)
+        raise
