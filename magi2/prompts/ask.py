@@ -95,7 +95,8 @@ def ask_for_caption(
         if verdict.final:
             break
         question = _follow_up(messages, reply, verdict.findings)
-    reason = "; ".join(map(str, _worst_first(verdict.findings)))[:200]
+    fatal_ones = [finding for finding in verdict.findings if finding.outcome == "fatal"]
+    reason = "; ".join(map(str, fatal_ones or verdict.findings))[:200]
     raise EnhancementError(f"{settings.model} gave no usable caption: {reason}")
 
 

@@ -78,7 +78,7 @@ def decode_lenient(text: str, task: Task) -> tuple[dict[str, Any], list[str]]:
     try:
         value = parse_json(candidate)
     except ValueError:
-        value = json_repair.loads(candidate, skip_json_loads=True)
+        value = _mend(candidate)
         repairs.append("json: broken punctuation mended")
     return require_root(value, task), repairs
 
@@ -91,6 +91,13 @@ def require_root(value: Any, task: Task) -> dict[str, Any]:
     if missing:
         raise DecodeError("MISSING_KEYS", f"the reply lacks the root keys {', '.join(missing)}")
     return value
+
+
+def _mend(text: str) -> Any:
+    try:
+        return json_repair.loads(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        raise DecodeError("PARSE", "the reply is not JSON and cannot be mended") from None
 
 
 def _outermost_object(text: str) -> tuple[str | None, list[str]]:

@@ -12,7 +12,7 @@ from magi2.prompts.caption import Caption
 from magi2.prompts.client import CaptionClient, ChatClient, EndpointSettings, Message
 from magi2.prompts.compact import compact_prompt
 from magi2.prompts.decode import Task
-from magi2.prompts.figures import Figure, check_figure_mentions
+from magi2.prompts.figures import Figure, add_figure_hint, check_figure_mentions
 from magi2.prompts.findings import Finding, RuleContext
 from magi2.prompts.instructions import CaptionFormat, instruction
 from magi2.prompts.offline import structure
@@ -145,6 +145,7 @@ def _messages(job: _Job, settings: EndpointSettings) -> list[Message]:
 def _check_job(prompt: str, images: tuple[Figure, ...], aspect_ratio: str, *, blank_is_fine: bool) -> None:
     try:
         prompt.encode()
+        compact_prompt(add_figure_hint(prompt, figures=images)).encode()  # JSON escapes can hide what UTF-8 cannot hold
     except UnicodeEncodeError as error:
         raise InputError(f"the prompt has half a surrogate pair at character {error.start}") from None
     if not _RATIO.fullmatch(aspect_ratio):

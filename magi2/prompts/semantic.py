@@ -114,7 +114,7 @@ def _shape_findings(completion: Completion) -> Iterator[Finding]:
     for what, places in (
         ("absent members filled with blanks", filled),
         ("unknown members dropped", completion.dropped),
-        ("counts turned into integers", completion.coerced),
+        ("counts made whole or text made encodable", completion.coerced),
     ):
         if places:
             rest = f" and {len(places) - 3} more" if len(places) > 3 else ""

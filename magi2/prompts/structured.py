@@ -44,7 +44,7 @@ def recognise(prompt: str, *, aspect_ratio: str, caption_format: CaptionFormat) 
     task = _shape_of(value)
     if task is None:
         return None
-    extra = {_EXTRA: value[_EXTRA]} if value.get(_EXTRA) else {}
+    extra = _figure_lines(value)
     value = {key: member for key, member in value.items() if key != _EXTRA}
     _refuse_unknown(value, task)
     checked = check_caption(value, task, RuleContext(aspect_ratio, prompt=None))
@@ -69,6 +69,14 @@ def _shape_of(value: Any) -> Task | None:
     if not isinstance(value, dict):
         return None
     return next((task for task, keys in ROOT_KEYS.items() if all(key in value for key in keys)), None)
+
+
+def _figure_lines(value: dict[str, Any]) -> dict[str, list[str]]:
+    lines = value.get(_EXTRA) or []
+    lines = [lines] if isinstance(lines, str) else lines
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise InputError(f"the prompt is a caption whose {_EXTRA} is no list of sentences")
+    return {_EXTRA: lines} if lines else {}
 
 
 def _refuse_unknown(value: dict[str, Any], task: Task) -> None:

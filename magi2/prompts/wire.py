@@ -61,7 +61,8 @@ class Completion:
         self.coerced: list[str] = []
 
     def complete(self, value: Any, schema: Schema, place: str = "") -> Any:
-        """`value` in schema order with absent and null members blank, unknown ones gone, integral counts integers.
+        """`value` in schema order with absent and null members blank, unknown ones gone, integral counts integers, and
+        text that can be encoded.
 
         Values of a wrong type stay, for validation to refuse.
         """
@@ -75,11 +76,14 @@ class Completion:
         if schema["type"] == "integer" and isinstance(value, float) and value.is_integer():
             self.coerced.append(place)
             return int(value)
+        if isinstance(value, str) and value != (text := _encodable(value)):
+            self.coerced.append(place)
+            return text
         return value
 
     def _object(self, value: dict[str, Any], properties: dict[str, Schema], place: str) -> dict[str, Any]:
         prefix = f"{place}." if place else ""
-        self.dropped += [f"{prefix}{key}"[:120] for key in value if key not in properties]
+        self.dropped += [f"{prefix}{_encodable(key)}"[:120] for key in value if key not in properties]
         result = {}
         for key, member in properties.items():
             if value.get(key) is None:
@@ -88,6 +92,11 @@ class Completion:
             else:
                 result[key] = self.complete(value[key], member, f"{prefix}{key}")
         return result
+
+
+def _encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON escapes can make and UTF-8 cannot hold, as U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def validation_problems(error: ValidationError) -> list[str]:

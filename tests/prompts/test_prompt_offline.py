@@ -185,9 +185,9 @@ def test_event_units_split_where_a_reader_would(prompt: str, pieces: list[str]) 
 
 def test_more_than_six_units_merge_the_shortest_neighbours() -> None:
     long = "The red fox runs across the whole field."
-    assert units(f"{long} {long} {long} Hop. Hop. {long} {long} {long}") == [
-        long, long, f"{long} Hop. Hop.", long, long, long,
-    ] or len(units(f"{long} {long} {long} Hop. Hop. {long} {long} {long}")) == 6  # fmt: skip
+    prompt = f"{long} {long} {long} Hop. Hop. {long} {long}"
+    assert units(prompt) == [long, long, long, "Hop. Hop.", long, long]
+    assert units(f"{prompt} {long}") == [long, long, f"{long} Hop. Hop.", long, long, long]
 
 
 @pytest.mark.parametrize(
