@@ -1,0 +1,130 @@
+"""What the Dockerfile promises, read line by line, and the environment that it makes, made for real."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from deploy_compose import REPOSITORY
+
+TEXT = (REPOSITORY / "Dockerfile").read_text()
+BUILDER = REPOSITORY / "configs" / "deploy" / "environment.py"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions in order, continued lines joined, comments left out."""
+    lines = [line for line in TEXT.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines)).splitlines()
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in joined]
+
+
+def values(name: str) -> list[str]:
+    return [rest for instruction, rest in instructions() if instruction == name]
+
+
+def test_only_known_instructions() -> None:
+    known = {"ARG", "FROM", "USER", "ENTRYPOINT", "RUN", "COPY", "ENV", "WORKDIR", "CMD"}
+    assert {name for name, _ in instructions()} <= known
+
+
+def test_base_image_is_an_argument_with_a_pinned_default() -> None:
+    assert instructions()[0][0] == "ARG" and values("FROM") == ["${BASE_IMAGE}"]
+    assert re.fullmatch(r"BASE_IMAGE=\S+:[\w.-]+@sha256:[0-9a-f]{64}", values("ARG")[0])
+
+
+def test_runs_as_an_ordinary_user() -> None:
+    last = values("USER")[-1]
+    assert last == "50000:0" and "useradd --uid 50000" in TEXT
+    names = [name for name, _ in instructions()]
+    assert "RUN" not in names[len(names) - names[::-1].index("USER") :]
+
+
+def test_no_secret_can_enter_the_image() -> None:
+    assert not [text for text in (*values("ARG"), *values("ENV")) if re.search(r"(?i)password|secret|token|_key", text)]
+    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert {".env", ".env.*", ".git"} <= set(ignored)
+    assert ".env" in (REPOSITORY / ".gitignore").read_text().splitlines()
+
+
+def test_copied_files_exist() -> None:
+    for text in values("COPY"):
+        for source in text.split()[:-1]:
+            assert (REPOSITORY / source).exists(), source
+
+
+def builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("deploy_environment", BUILDER)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PYPROJECT = """
+[project]
+dependencies = ["numpy>=2", "torch>=2.11", "typer"]
+[project.optional-dependencies]
+airflow = ["apache-airflow>=3.3,<3.4"]
+cuda = ["triton>=3.6"]
+musa = ["torchada>=0.1.103", "triton>=3.6"]
+"""
+CONSTRAINTS = "# pins\nnumpy==2.4.6\ntorch==2.13.0\ntriton==3.7.1\ntorchada==0.1.103\ncelery==5.6.3\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "asked", "held"),
+    [
+        ({}, ["numpy", "torch", "typer"], "torch==2.13.0"),
+        ({"torch": "2.13.0+cu126", "triton": "3.7.1"}, ["numpy", "typer"], "torch==2.13.0+cu126"),
+        ({"torch": "2.13.0+cu126"}, ["numpy", "typer", "triton"], "torch==2.13.0+cu126"),
+        (
+            {"torch": "2.11.0.post1+musa5.2.0", "torch-musa": "2.11.0.post1+musa5.2.0", "triton": "3.6.0"},
+            ["numpy", "typer", "torchada"],
+            "torch==2.11.0.post1+musa5.2.0",
+        ),
+    ],
+    ids=["no torch", "cuda", "cuda without triton", "musa"],
+)
+def test_the_bases_torch_is_kept(base: dict[str, str], asked: list[str], held: str) -> None:
+    module = builder()
+    requirements, constraints = module.plan(PYPROJECT, CONSTRAINTS, base)
+    names = [re.match(r"[\w.-]+", line)[0] for line in requirements]  # type: ignore[index]
+    assert [name for name in names if not name.startswith("apache")] == asked
+    assert {"apache-airflow", "apache-airflow-providers-celery", "apache-airflow-providers-postgres"} <= set(names)
+    assert [line for line in constraints if line.startswith("torch==")] == [held]
+    assert "celery==5.6.3" in constraints and "numpy==2.4.6" in constraints
+
+
+def test_environment_sees_the_bases_packages_behind_its_own(tmp_path: Path) -> None:
+    """The Python of this test stands for a base image whose Python is itself a virtual environment."""
+    target = tmp_path / "venv"
+    builder().make_environment(target)
+    python = str(target / "bin" / "python")
+    (own,) = target.glob("lib/python*/site-packages")
+    (own / "jinja2").mkdir()
+    (own / "jinja2" / "__init__.py").write_text("__version__ = 'own'\n")
+    code = "import importlib.util as u, sys, jinja2; print(sys.prefix, u.find_spec('torch').origin, jinja2.__version__)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    here = importlib.util.find_spec("torch")
+    assert here and done.stdout.split() == [str(target), here.origin, "own"]
+
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("no pip")
+    constraint = tmp_path / "constraints.txt"
+    constraint.write_text("".join(f"{name}=={version}\n" for name, version in builder().torch_packages().items()))
+    dry = [*pip, "install", "--dry-run", "--no-index", "--constraint", str(constraint), "torch"]
+    done = subprocess.run(dry, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "already satisfied: torch" in done.stdout, done.stderr
+
+
+def test_old_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = builder()
+    monkeypatch.setattr(module.sys, "version_info", (3, 10, 12, "final", 0))
+    with pytest.raises(SystemExit, match=r"at least 3\.11 is needed; choose another BASE_IMAGE"):
+        module.check_base()
