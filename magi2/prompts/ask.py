@@ -82,14 +82,8 @@ def ask_for_caption(
         for name, count in reply.usage.items():
             usage[name] = usage.get(name, 0) + count
         verdict = _judge(reply, task, context)
-        logger.info(
-            "caption attempt %d: model %s, finish %s, %d characters, %d findings",
-            attempt,
-            reply.model,
-            reply.finish_reason,
-            len(reply.text),
-            len(verdict.findings),
-        )
+        size, broken = len(reply.text), len(verdict.findings)
+        logger.info("caption attempt %d: %s, %d characters, %d findings", attempt, reply.finish_reason, size, broken)
         if verdict.data is not None and verdict.is_accepted(strict):
             return Answer(verdict.data, tuple(verdict.findings), usage, reply.model)
         if verdict.final:

@@ -116,7 +116,10 @@ def _json_object(prompt: str) -> dict[str, Any] | None:
 
 
 def _dump(caption: dict[str, Any]) -> str:
-    return json.dumps(caption, ensure_ascii=False)
+    try:
+        return json.dumps(caption, ensure_ascii=False)
+    except RecursionError:
+        raise InputError("the JSON prompt is nested too deeply to render", hint="flatten it") from None
 
 
 def _image_map(text: str) -> dict[str, Any]:

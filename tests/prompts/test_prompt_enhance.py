@@ -83,7 +83,9 @@ def test_a_good_reply_is_rendered_and_recorded(chat_server: ChatServer, caplog: 
     assert (caption.mode_requested, caption.mode_used, caption.fallback) == ("llm", "llm", False)
     assert caption.findings == caption.repairs == () and caption.model == "tester-1.2"
     assert caption.usage == {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-    assert "tester-1.2" in caplog.text and "clockmaker" not in caplog.text and "sk-secret" not in caplog.text
+    assert (
+        "caption attempt 1: stop" in caplog.text and "clockmaker" not in caplog.text and "sk-secret" not in caplog.text
+    )
 
 
 def test_json_format_hands_the_caption_to_the_compact_renderer(chat_server: ChatServer) -> None:

@@ -288,11 +288,12 @@ def test_w19_a_scalar_in_a_list_field_counts_as_absent(field: str, scalar: Any) 
 def test_w19_scalars_in_speaker_tags_and_deep_nesting_have_defined_results() -> None:
     prompt = json.dumps({"global_layer": {"audio_baseline": {"dialogue": {"speaker_tags": 5}}}})
     assert compact_prompt(prompt) == "audio: speakers=5"
-    deep = '{"global_layer": ' + "[" * 900 + "]" * 900 + "}"
-    try:
-        assert compact_prompt(deep)
-    except InputError as error:
-        assert "nested" in str(error)
+    for depth in (100, 300, 600, 900, 990):
+        deep = '{"global_layer": {"description": "x", "notes": ' + "[" * depth + "1" + "]" * depth + "}}"
+        try:
+            assert compact_prompt(add_figure_hint(deep, figures=parse_image_argument("a.png"))).startswith("context\nx")
+        except InputError as error:
+            assert "nested" in str(error) and depth > 100
     assert compact_prompt("[" * 100_000) == "[" * 100_000
 
 

@@ -40,7 +40,7 @@ def _chinese() -> re.Pattern[str]:
     words = load_words("entities")
     return re.compile(
         rf"(?P<count>[{''.join(words['zh_counts'])}])(?:{'|'.join(words['zh_classifiers'])})"
-        rf"(?:[^\s,。,.!?!?、的一两二三四五六\x00]{{1,6}}的)?"
+        rf"(?:[^\s,.!?。、\uff0c\uff01\uff1f\uff1a的一两二三四五六\x00]{{1,6}}的)?"
         rf"(?P<noun>[黑白红橘灰黄棕小大老]?色?(?:{alternatives((), words['zh_nouns'])}))"
         rf"(?!{'|'.join(words['zh_not_followed_by'])})"
     )

@@ -20,7 +20,7 @@ _QUOTATION = re.compile(
     r"|「([^「」]{1,600})」"
     r"|『([^『』]{1,600})』"
 )
-_SENTENCE_END = re.compile(r"[.!?。!?;;\n]")
+_SENTENCE_END = re.compile(r"[.!?;。\uff01\uff1f\uff1b\n]")
 _KINDS: tuple[Kind, ...] = ("speech", "text")
 _BEFORE, _AFTER = 60, 30  # how far a cue may stand from its quotation, in characters
 

@@ -10,20 +10,21 @@ from itertools import pairwise
 from magi2.prompts.clock import CLIP_TENTHS, MAX_SEGMENTS, Span, default_spans
 from magi2.prompts.words import load_words
 
+# Full-width punctuation is written as escapes: it looks like ASCII to most readers.
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}(?:\.[0-9]{1,3})?"
-_DASH = r"\s*(?:-|–|—|~|to|至|到)\s*"
+_DASH = r"\s*(?:-|–|—|~|\uff0d|\uff5e|to|至|到)\s*"
 _SECONDS = r"[0-9]{1,3}(?:\.[0-9]{1,3})?"
 _UNIT = r"(?:s|secs?|seconds?|秒)(?![A-Za-z])"
 _MARK = re.compile(
-    rf"[\[((]?(?P<clock_from>{_CLOCK}){_DASH}(?P<clock_to>{_CLOCK})[\]))]?"
-    rf"|[\[((]?(?<![0-9.:A-Za-z])(?P<from>{_SECONDS})\s*(?:{_UNIT})?{_DASH}(?P<to>{_SECONDS})\s*{_UNIT}[\]))]?"
+    rf"[\[(\uff08\u3010]?(?P<clock_from>{_CLOCK}){_DASH}(?P<clock_to>{_CLOCK})[\])\uff09\u3011]?"
+    rf"|[\[(\uff08\u3010]?(?<![0-9.:A-Za-z])(?P<from>{_SECONDS})\s*(?:{_UNIT})?{_DASH}(?P<to>{_SECONDS})\s*{_UNIT}[\])\uff09\u3011]?"
     rf"|\[(?P<clock>{_CLOCK})\]"
     r"|(?<![A-Za-z])shot\s+#?[0-9]{1,2}(?![0-9A-Za-z])"
-    r"|(?:镜头|分镜)\s*(?:[0-9]{1,2}|[一二三四五六七八九十]{1,3})(?=[\s::,,、..))])"
-    r"|第[0-9一二三四五六七八九十]{1,3}(?:个镜头|镜|幕)(?=[\s::,,、..))])",
+    r"|(?:镜头|分镜)\s*(?:[0-9]{1,2}|[一二三四五六七八九十]{1,3})(?=[\s:,.)\uff1a\uff0c\u3001\u3002\uff09])"
+    r"|第[0-9一二三四五六七八九十]{1,3}(?:个镜头|镜|幕)(?=[\s:,.)\uff1a\uff0c\u3001\u3002\uff09])",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"[.!?…]+[\"”’」』)\]]*(?=\s)|[。!?;]+[\"”’」』))\]]*|\n+")
+_SENTENCE = re.compile(r"[.!?…]+[\"”’」』)\]]*(?=\s)|[。\uff01\uff1f\uff1b]+[\"”’」』)\uff09\]]*|\n+")
 _SEQUENCE = re.compile(
     r"(?<=[\s,;])(?<!since )(?<!until )(?<!by )(?<!back )(?<!even )(?<!and )(?:and\s+)?then(?![A-Za-z])"
     r"|(?<=[,;] )(?:and\s+)?(?:next|afterwards?|after\s+that|finally)(?![A-Za-z])(?!\s+to\b)"
