@@ -166,7 +166,7 @@ class Stack:
         )
 
     def wait_until_components_report(self, timeout_s: float) -> None:
-        """Wait until the API server knows of a live scheduler, DAG processor and triggerer; cheaper than asking each."""
+        """Wait until the API server knows of a live scheduler, DAG processor and triggerer: cheaper than asking all."""
         deadline = time.monotonic() + timeout_s
         while True:
             report = self.request("GET", "/api/v2/monitor/health")
