@@ -27,6 +27,8 @@ class Settings:
     """Folder with preview/, refiner/, text_encoder/, vae/, turbo_vae/, stable-audio-open-1.0/ (MAGI2_CKPT_ROOT)."""
     store: str = field(default_factory=_default_store)
     """Where artifacts live: a folder or an s3:// address (MAGI2_STORE)."""
+    catalog: str | None = field(default=None, repr=False)
+    """SQLAlchemy URL of the catalog's database; by default a SQLite file in a local store (MAGI2_CATALOG)."""
     configs: Path = _CONFIGS
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
     device: str | None = None
