@@ -60,6 +60,9 @@ class TerminalProgress:
         self._end_steps()
         self._clips = self._bars.add_task(stage.value, total=clips, rate="")
 
+    def models_loaded(self, stage: StageName, seconds: float) -> None:
+        """Nothing to show: the bar moves when the first clip does."""
+
     def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
         if self._steps is None or self._steps[0] != clip.clip_id:
             self._end_steps()

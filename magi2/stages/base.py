@@ -6,7 +6,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from magi2 import platform
 from magi2.artifacts.manifest import Manifest, ManifestDraft
-from magi2.artifacts.recipe import Recipe
+from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.artifacts.tensors import save_tensors
 from magi2.errors import CorruptedArtifactError, InfrastructureError, Magi2Error, OutOfMemoryError
 from magi2.stages.context import TENSORS, StageContext
@@ -26,6 +26,9 @@ from magi2.types import Clip, StageName
 logger = logging.getLogger(__name__)
 
 Models = TypeVar("Models")
+
+DIFFERS = "differs_from_stored:"
+"""Flag of a forced stage whose payload, named after it, came out with another digest than the stored one."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,18 @@ class Stage(ABC, Generic[Models]):
         Errors in loading the models are everybody's and are raised.
         """
         self.context.progress.stage_started(self.name, len(clips))
-        results = []
-        for clip in clips:
-            results.append(self._run_clip(clip))
-            self.context.progress.clip_finished(results[-1])
+        results: list[StageResult] = []
+        try:
+            self.make_shared(clips)
+            for clip in clips:
+                results.append(self._run_clip(clip))
+                self.context.progress.clip_finished(results[-1])
+        except _LoadError as error:
+            raise error.cause from None
         return results
+
+    def make_shared(self, clips: Sequence[Clip]) -> None:
+        """Make what many clips need, before the first one; its errors are everybody's."""
 
     def models(self) -> Models:
         """The models, loaded on first use."""
@@ -79,26 +89,34 @@ class Stage(ABC, Generic[Models]):
                 self._models = self.load()
             except Exception as error:
                 raise _LoadError(error) from error
-            logger.info("stage %s loaded its models in %.1f s", self.name.value, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            logger.info("stage %s loaded its models in %.1f s", self.name.value, seconds)
+            self.context.progress.models_loaded(self.name, seconds)
         return self._models
 
     def flags(self, manifest: Manifest, product: Product | None) -> tuple[str, ...]:
         """The flags of a clip: its artifact's, and those of a product that found an equal artifact in the store."""
         return tuple(dict.fromkeys([*manifest.flags, *(product.flags if product else ())]))
 
-    def obtain(self, recipe: Recipe, make: Callable[[Path], Product]) -> tuple[Manifest, Product | None]:
-        """The artifact of `recipe`, and what had to be made for it. A damaged one is removed and made anew."""
+    def obtain(self, recipe: Recipe, make: Callable[[Models, Path], Product]) -> tuple[Manifest, Product | None]:
+        """The artifact of `recipe`, and what had to be made for it. A damaged one is removed and made anew.
+
+        A stage that is forced makes its artifact again, compares digests and leaves the stored one as it is.
+        """
         store = self.context.store
         try:
-            if found := store.find(recipe.stage, recipe.key):
-                return found, None
+            found = store.find(recipe.stage, recipe.key)
         except CorruptedArtifactError as error:
             logger.error("artifact %s/%s is damaged and is made anew: %s", recipe.stage, recipe.key, error)
             store.remove(recipe.stage, recipe.key)
+            found = None
+        if found is not None:
+            return found, self._audit(found, make) if self.name in self.context.force else None
+        models = self.models()
         platform.reset_peak_memory(accelerator=self.context.accelerator)
         started = time.monotonic()
         with store.stage_folder(recipe.stage, recipe.key) as folder:
-            product = make(folder)
+            product = make(models, folder)
             platform.synchronize(accelerator=self.context.accelerator)
             peak = platform.memory_stats(accelerator=self.context.accelerator).peak
             draft = ManifestDraft(
@@ -109,6 +127,21 @@ class Stage(ABC, Generic[Models]):
                 report={**product.report, "peak_memory_bytes": peak, "profile": self.context.book.profile.name},
             )
             return store.publish(draft, product.files), product
+
+    def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
+        """Payloads of a stored artifact that came out otherwise this time."""
+        stored = manifest.payloads
+        return tuple(
+            name
+            for name, path in product.files.items()
+            if name not in stored or stored[name].sha256 != sha256_file(path)
+        )
+
+    def _audit(self, manifest: Manifest, make: Callable[[Models, Path], Product]) -> Product:
+        with self.context.store.stage_folder(manifest.stage, manifest.key) as folder:
+            product = make(self.models(), folder)
+            differing = tuple(f"{DIFFERS}{name}" for name in self.differences(manifest, product))
+        return replace(product, flags=(*product.flags, *differing))
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor], contract: Contract) -> dict[str, Path]:
         """Write the tensors of an artifact after checking them. Raises ContractError (shape, dtype, non-finite)."""
@@ -123,11 +156,9 @@ class Stage(ABC, Generic[Models]):
     def _run_clip(self, clip: Clip) -> StageResult:
         started = time.monotonic()
         try:
-            manifest, product = self.obtain(self.recipe(clip), lambda folder: self.make(clip, self.models(), folder))
-        except _LoadError as error:
-            raise error.cause from None
-        except torch.AcceleratorError:
-            raise  # the device is in an unknown state: nothing more may run in this process
+            manifest, product = self.obtain(self.recipe(clip), lambda models, folder: self.make(clip, models, folder))
+        except (_LoadError, torch.AcceleratorError):
+            raise  # after the latter the device is in an unknown state: nothing more may run in this process
         except Exception as error:
             return self._failed(clip, started, _as_clip_error(error))
         state: Literal["made", "reused"] = "made" if product else "reused"

@@ -38,6 +38,7 @@ class StageContext:
     ffmpeg: Ffmpeg
     endpoint: EndpointSettings | None = None
     progress: Progress = field(default_factory=Silent)
+    force: frozenset[StageName] = frozenset()
     _captions: dict[str, Caption] = field(default_factory=dict)
 
     @property

@@ -19,7 +19,6 @@ from magi2.prompts.compact import compact_prompt
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, text_contract
-from magi2.stages.progress import StageResult
 from magi2.stages.recipes import encoder_text
 from magi2.types import Clip, FigureImage, StageName
 
@@ -46,12 +45,11 @@ class EncodeStage(Stage[Encoders]):
 
     name: ClassVar[StageName] = StageName.ENCODE
 
-    def run(self, clips: Sequence[Clip]) -> list[StageResult]:
-        """As `Stage.run`; the negative prompt's embedding is seen to first, since every clip needs it."""
+    def make_shared(self, clips: Sequence[Clip]) -> None:
+        """See to the negative prompt's embedding, which every clip needs."""
         negative = self.context.book.negative
         if clips and negative is not None:
-            self.obtain(negative, lambda folder: self._make_negative(self.models(), folder))
-        return super().run(clips)
+            self.obtain(negative, self._make_negative)
 
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)

@@ -47,6 +47,10 @@ class EnhanceStage(Stage[None]):
             recipe=book.enhance(clip, caption.mode_used),
         )
 
+    def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
+        """As `Stage.differences`; a language model's caption is not repeatable, and that is no mismatch."""
+        return () if self.context.book.enhancement_mode.startswith("llm") else super().differences(manifest, product)
+
     def flags(self, manifest: Manifest, product: Product | None) -> tuple[str, ...]:
         """As `Stage.flags`; who asked for the offline caption is not told that it once was somebody's fallback."""
         flags = super().flags(manifest, product)

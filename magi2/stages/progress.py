@@ -27,6 +27,8 @@ class Progress(Protocol):
 
     def stage_started(self, stage: StageName, clips: int) -> None: ...
 
+    def models_loaded(self, stage: StageName, seconds: float) -> None: ...
+
     def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None: ...
 
     def clip_finished(self, result: StageResult) -> None: ...
@@ -36,6 +38,9 @@ class Silent:
     """Listens to nothing."""
 
     def stage_started(self, stage: StageName, clips: int) -> None:
+        pass
+
+    def models_loaded(self, stage: StageName, seconds: float) -> None:
         pass
 
     def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:

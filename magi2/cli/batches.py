@@ -1,0 +1,104 @@
+"""`magi2 plan` and `magi2 gc`: what a batch would do, and what can go from the store."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from magi2.cli.console import print_json, results
+from magi2.config.settings import Settings
+from magi2.types import StageName
+
+
+def plan_command(
+    file: Path = typer.Argument(help="A batch file: .jsonl, .csv or .json."),
+    profile: str = typer.Option("1080p", "--profile", help="Profile of rows that name none."),
+    overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
+    on_bad_rows: str = typer.Option(
+        "refuse", "--on-bad-rows", help="refuse: nothing starts; skip: they count as failed."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Dry run: clips, what the store has already, shards and the accelerator time still to spend."""
+    from magi2.artifacts.address import open_store
+    from magi2.batch import read_batch
+    from magi2.checkpoints.layout import CheckpointFolder
+    from magi2.config.load import load_profile
+    from magi2.estimate import estimate_seconds
+    from magi2.plan import BatchOptions, plan_batch
+    from magi2.stages.books import recipe_book
+
+    settings = Settings.from_environment()
+    weights = CheckpointFolder(settings.checkpoint_root())
+    books: dict[str, Any] = {}
+
+    @cache
+    def profile_of(name: str | None) -> Any:
+        resolved = load_profile(name or profile, settings.configs, overrides)
+        books[resolved.digest()] = recipe_book(resolved, settings, weights)
+        return resolved
+
+    store = open_store(settings.store)
+    plan = plan_batch(
+        read_batch(file, profile_of),
+        name=file.name,
+        source=str(file),
+        store=store,
+        book_of=books.__getitem__,
+        options=BatchOptions(on_bad_rows=on_bad_rows),  # type: ignore[arg-type]
+    )
+    estimate = estimate_seconds(plan, store)
+    summary = {
+        "clips": plan.clips,
+        "cached": len(plan.cached),
+        "refused": [str(row) for row in plan.refused],
+        "shards": [{"shard": s.number, "profile": s.profile.name, "clips": len(s.clips)} for s in plan.shards],
+        "missing": dict(plan.missing),
+        "accelerator_seconds": estimate.total_s,
+        "unmeasured_stages": list(estimate.unmeasured),
+    }
+    if as_json:
+        print_json(summary)
+        return
+    for row in plan.refused:
+        results.print(f"refused {row}", markup=False, highlight=False, soft_wrap=True)
+    results.print(f"{plan.clips} clips, {len(plan.cached)} finished already, {len(plan.shards)} shards")
+    for stage, count in plan.missing.items():
+        results.print(f"  {stage:<10}{count} to do")
+    known = f"about {estimate.total_s:,.0f} accelerator-seconds"
+    rest = f", not counting {', '.join(estimate.unmeasured)}, never measured here" if estimate.unmeasured else ""
+    results.print(known + rest)
+
+
+def gc_command(
+    stage: str = typer.Option("decode", "--stage", help="Stage whose artifacts may go."),
+    days: float = typer.Option(7.0, "--days", help="Age after delivery, in days."),
+    batch: str | None = typer.Option(None, "--batch", help="Only what this batch made."),
+    delete: bool = typer.Option(False, "--delete", help="Really remove; otherwise only say what would go."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Remove old artifacts that no undelivered clip needs; a dry run unless --delete is given."""
+    from magi2.artifacts.address import open_store
+    from magi2.config.strict import nearest
+    from magi2.errors import InputError
+    from magi2.retention import RetentionPolicy, collect_garbage
+
+    names = [name.value for name in StageName]
+    if stage not in names:
+        raise InputError(f"unknown stage {stage!r}", hint=nearest(stage, names))
+    store = open_store(Settings.from_environment().store)
+    policy = RetentionPolicy(keep_days={StageName(stage): days}, batch_id=batch)
+    report = collect_garbage(store, policy=policy, dry_run=not delete)
+    if as_json:
+        removed = [[name.value, key] for name, key in report.removed]
+        print_json({"dry_run": report.dry_run, "removed": removed, "freed_bytes": report.freed_bytes})
+        return
+    verb = "would remove" if report.dry_run else "removed"
+    results.print(
+        f"{verb} {len(report.removed)} {stage} artifacts, {report.freed_bytes / 1e9:.3f} GB; "
+        f"{report.kept_needed} stay because their clip is not delivered",
+        soft_wrap=True,
+    )

@@ -1,0 +1,144 @@
+"""Retention: which artifacts are old enough to go, and which must stay whatever their age.
+
+By default only lossless intermediates go, seven days after the clip was delivered; captions never go, since a
+language model does not write the same one twice. Nothing goes that an undelivered clip of a known batch needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.store import ArtifactStore
+from magi2.errors import CorruptedArtifactError, InputError
+from magi2.types import StageName
+
+NEVER = (StageName.ENHANCE, StageName.NEGATIVE)
+"""Captions cannot be made again; the negative embedding is one small file for many clips."""
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """Days an artifact of a stage is kept; a stage that is absent is kept for ever. `batch_id` limits to one batch."""
+
+    keep_days: Mapping[StageName, float] = field(default_factory=lambda: {StageName.DECODE: 7.0})
+    batch_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for stage, days in self.keep_days.items():
+            if stage in NEVER:
+                raise InputError(f"retention names {stage.value}, which is never removed")
+            if days < 0:
+                raise InputError(f"retention of {stage.value} is {days} days, must be 0 or more")
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What went, or would go: artifacts by stage and bytes; `kept_needed` were old enough but somebody needs them."""
+
+    dry_run: bool
+    removed: tuple[tuple[StageName, str], ...]
+    freed_bytes: int
+    kept_needed: int
+
+
+def collect_garbage(
+    store: ArtifactStore, *, policy: RetentionPolicy, dry_run: bool = True, now: datetime | None = None
+) -> GcReport:
+    """Remove artifacts that `policy` lets go, or say which would go. Files only they held are gone afterwards."""
+    now = now or datetime.now(UTC)
+    delivered = _delivered(store)
+    limited_to = None if policy.batch_id is None else _keys_of_batch(store, policy.batch_id)
+    removed, freed, needed = [], 0, 0
+    for stage, days in policy.keep_days.items():
+        for manifest in _manifests(store, stage):
+            if limited_to is not None and manifest.key not in limited_to:
+                continue
+            since = delivered.get(manifest.key, manifest.created_at if stage is StageName.MUX else None)
+            if since is None:
+                needed += 1
+            elif now - since >= timedelta(days=days):
+                removed.append((stage, manifest.key))
+                freed += manifest.size_bytes
+    if not dry_run:
+        for stage, key in removed:
+            store.remove(stage, key)
+    return GcReport(dry_run, tuple(removed), freed, needed)
+
+
+def _delivered(store: ArtifactStore) -> dict[str, datetime]:
+    """When the last clip made from each artifact was delivered; artifacts of undelivered clips are not in it."""
+    finished: dict[str, datetime] = {}
+    undelivered: set[str] = set()
+    inputs_of = {
+        manifest.key: tuple(manifest.recipe.inputs.values())
+        for stage in (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE)
+        for manifest in _manifests(store, stage)
+    }
+    for manifest in _manifests(store, StageName.MUX):
+        for key in _ancestors(manifest.recipe.inputs.values(), inputs_of):
+            finished[key] = max(finished.get(key, manifest.created_at), manifest.created_at)
+    for key in _pending_keys(store):
+        undelivered |= {key, *_ancestors(inputs_of.get(key, ()), inputs_of)}
+    return {key: moment for key, moment in finished.items() if key not in undelivered}
+
+
+def _ancestors(keys: Any, inputs_of: Mapping[str, tuple[str, ...]]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(keys)
+    while waiting:
+        key = waiting.pop()
+        if key not in found:
+            found.add(key)
+            waiting += inputs_of.get(key, ())
+    return found
+
+
+def _manifests(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:
+    for key in store.keys(stage):
+        try:
+            manifest = store.find(stage, key)
+        except CorruptedArtifactError:
+            continue  # `magi2 verify` reports it; retention only removes what it understands
+        if manifest is not None:
+            yield manifest
+
+
+def _results(store: ArtifactStore) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    """Batch, stage and results of every result document."""
+    for name in store.list_documents("batches/"):
+        _, batch_id, *rest = name.split("/")
+        if len(rest) == 2 and rest[0] == "results":
+            document = json.loads(store.get_document(name) or b"{}")
+            yield batch_id, document.get("stage", ""), document.get("results", [])
+
+
+def _pending_keys(store: ArtifactStore) -> set[str]:
+    """Keys of clips, in batches that the store knows, whose last stage has not been delivered."""
+    made: dict[tuple[str, str], set[str]] = {}
+    done: set[tuple[str, str]] = set()
+    for batch_id, stage, results in _results(store):
+        for result in results:
+            clip = (batch_id, result["clip_id"])
+            if result.get("key"):
+                made.setdefault(clip, set()).add(result["key"])
+            if stage == StageName.MUX and result["state"] in ("made", "reused"):
+                done.add(clip)
+    return {key for clip, keys in made.items() if clip not in done for key in keys}
+
+
+def _keys_of_batch(store: ArtifactStore, batch_id: str) -> set[str]:
+    keys = {
+        result["key"]
+        for batch, _, results in _results(store)
+        if batch == batch_id
+        for result in results
+        if result.get("key")
+    }
+    if not keys:
+        raise InputError(f"batch {batch_id} has no results in the store {store.url}")
+    return keys
