@@ -17,9 +17,7 @@ def plan_command(
     file: Path = typer.Argument(help="A batch file: .jsonl, .csv or .json."),
     profile: str = typer.Option("1080p", "--profile", help="Profile of rows that name none."),
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
-    on_bad_rows: str = typer.Option(
-        "refuse", "--on-bad-rows", help="refuse: nothing starts; skip: they count as failed."
-    ),
+    on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Dry run: clips, what the store has already, shards and the accelerator time still to spend."""
