@@ -9,7 +9,7 @@ import typer
 from rich.logging import RichHandler
 
 from magi2 import __version__
-from magi2.cli import checkpoint, doctor, profile, render
+from magi2.cli import batches, checkpoint, doctor, profile, render
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 app.command("render")(render.render_command)
 app.command("stage")(render.stage_command)
+app.command("plan")(batches.plan_command)
+app.command("gc")(batches.gc_command)
 app.command("doctor")(doctor.doctor_command)
 app.add_typer(profile.app, name="profile")
 app.add_typer(checkpoint.app, name="checkpoint")

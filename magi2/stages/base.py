@@ -130,12 +130,8 @@ class Stage(ABC, Generic[Models]):
 
     def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
         """Payloads of a stored artifact that came out otherwise this time."""
-        stored = manifest.payloads
-        return tuple(
-            name
-            for name, path in product.files.items()
-            if name not in stored or stored[name].sha256 != sha256_file(path)
-        )
+        stored = {name: payload.sha256 for name, payload in manifest.payloads.items()}
+        return tuple(name for name, path in product.files.items() if stored.get(name) != sha256_file(path))
 
     def _audit(self, manifest: Manifest, make: Callable[[Models, Path], Product]) -> Product:
         with self.context.store.stage_folder(manifest.stage, manifest.key) as folder:
