@@ -182,7 +182,8 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
 
 def load_batch(store: ArtifactStore, batch_id: str) -> dict[str, Any]:
     """The batch's own document. Raises InputError when there is no such batch."""
-    return _read(store, f"batches/{batch_id}/batch.json")
+    batch: dict[str, Any] = read_document(store, f"batches/{batch_id}/batch.json")
+    return batch
 
 
 def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path) -> Shard:
@@ -190,11 +191,11 @@ def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path) 
 
     Raises: InputError when there is no such shard, ContractError when an image is not in the store.
     """
-    document = _read(store, f"batches/{batch_id}/shards/{number}.json")
+    document = read_document(store, f"batches/{batch_id}/shards/{number}.json")
     profiles = load_batch(store, batch_id)["profiles"]
     profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
     clips = tuple(clip_from_document(clip) for clip in document["clips"])
-    return Shard(number, profile, tuple(_with_local_images(clip, store, scratch) for clip in clips))
+    return Shard(number, profile, tuple(with_local_images(clip, store, scratch) for clip in clips))
 
 
 def clip_to_document(clip: Clip) -> dict[str, Any]:
@@ -226,7 +227,8 @@ def clip_from_document(document: Mapping[str, Any]) -> Clip:
     )
 
 
-def _with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
+def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
+    """The clip with its reference images read from the store into `scratch`. Raises ContractError if one is absent."""
     figures = []
     for figure in clip.figures:
         target = scratch / f"{figure.sha256}{figure.path.suffix}"
@@ -263,7 +265,8 @@ def _options(options: BatchOptions) -> dict[str, Any]:
     }
 
 
-def _read(store: ArtifactStore, name: str) -> Any:
+def read_document(store: ArtifactStore, name: str) -> Any:
+    """The JSON value of a document. Raises InputError when it is not in the store."""
     content = store.get_document(name)
     if content is None:
         raise InputError(f"{name} is not in the store {store.url}")

@@ -35,6 +35,14 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
     return validate(Profile, data, place=str(path.name))
 
 
+def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
+    """`profile` with `dotted.key=value` changes. Raises ConfigError for an unknown key or a bad value."""
+    data = profile.model_dump()
+    for override in overrides:
+        _apply_override(data, override)
+    return validate(Profile, data, place=f"profile {profile.name}")
+
+
 def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
     """The profile's negative prompt, or None when it is switched off. Raises ConfigError if the file cannot be read."""
     if not profile.text.use_negative_prompt:
