@@ -1,12 +1,13 @@
 # One image for every role: Airflow's components, the CPU worker and the GPU workers. What differs is the base image:
-#   CPU    python:...-slim-bookworm, torch from TORCH_INDEX_URL
+#   CPU    python:...-slim-bookworm, torch from TORCH_INDEX_URL or the default index
 #   CUDA   pytorch/pytorch:...-cuda...-runtime, its torch is kept
 #   MUSA   registry.mthreads.com/.../vllm-omni:magi-2-preview, its torch, torch_musa and triton are kept
 # docker-compose.yml names the exact images.
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 FROM ${BASE_IMAGE}
 
-ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+# An index with a CPU build of torch keeps the CPU image small; empty takes the default index's build.
+ARG TORCH_INDEX_URL=
 
 USER root
 # A base image may start a server of its own.

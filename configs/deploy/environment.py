@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("pyproject", type=Path)
     parser.add_argument("constraints", type=Path)
-    parser.add_argument("--torch-index", required=True, help="index with a torch for bases that have none")
+    parser.add_argument("--torch-index", default="", help="index with a torch for bases that have none")
     arguments = parser.parse_args()
     check_base()
     base = torch_packages()
@@ -42,7 +42,7 @@ def main() -> None:
     command = [*(sys.executable, "-m", "pip", "--python", str(arguments.target / "bin" / "python"), "install")]
     command += ["--no-cache-dir", "--requirement", str(arguments.target / "requirements.txt")]
     command += ["--constraint", str(arguments.target / "constraints.txt")]
-    command += [] if "torch" in base else ["--extra-index-url", arguments.torch_index]
+    command += ["--extra-index-url", arguments.torch_index] if arguments.torch_index and "torch" not in base else []
     subprocess.run(command, check=True)
 
 
