@@ -192,7 +192,7 @@ class BlobStore(ABC):
         return self._read(str(document_path(name)))
 
     def list_documents(self, folder: str) -> Iterator[str]:
-        for blob in self._list(str(document_path(folder))):
+        for blob in self._list(str(document_path(folder.removesuffix("/")))):
             yield blob.name.removeprefix(f"{DOCUMENTS}/")
 
     # -- steps ---------------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class ArtifactStore(Protocol):
         ...
 
     def list_documents(self, folder: str) -> Iterator[str]:
-        """The names of the documents in a folder of names, such as `batches`, and below it.
+        """The names of the documents in a folder of names, such as `batches` or `batches/`, and below it.
 
         Those of one folder come together, in no promised order.
         """

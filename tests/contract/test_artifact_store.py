@@ -477,6 +477,7 @@ def test_documents_are_listed_by_folder_with_those_of_one_folder_together(store:
     folders = [name.split("/")[1] for name in found]
     assert len(list(groupby(folders))) == 2
     assert sorted(store.list_documents("batches/a/shards")) == ["batches/a/shards/0.json", "batches/a/shards/1.json"]
+    assert sorted(store.list_documents("batches/a/shards/")) == sorted(store.list_documents("batches/a/shards"))
     assert list(store.list_documents("batches/c")) == []
     assert list(store.list_documents("batches/a/batch.json")) == []
     with pytest.raises(InputError):
