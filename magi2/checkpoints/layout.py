@@ -32,6 +32,11 @@ COMPONENTS = {
 }
 
 
+def _cache() -> Path:
+    """Where digests are remembered when the weights lie on a read-only mount: hashing 307 GB takes minutes."""
+    return Path.home() / ".cache" / "magi2" / "fingerprints"
+
+
 class CheckpointFolder(Mapping[str, str]):
     """A weights folder; as a mapping it gives each component's fingerprint, computed on first use."""
 
@@ -63,7 +68,7 @@ class CheckpointFolder(Mapping[str, str]):
 
     def __getitem__(self, component: str) -> str:
         if component not in self._fingerprints:
-            self._fingerprints[component] = checkpoint_fingerprint(self.files(component))
+            self._fingerprints[component] = checkpoint_fingerprint(self.files(component), cache_folder=_cache())
         return self._fingerprints[component]
 
     def __iter__(self) -> Iterator[str]:
