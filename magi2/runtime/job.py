@@ -1,0 +1,78 @@
+"""What the launcher is asked to run, and the file by which the worker learns of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from magi2.errors import InputError
+from magi2.types import StageName
+
+Devices: TypeAlias = tuple[int, ...] | Literal["all"]
+
+JOB_FILE = "job.json"
+ACCELERATOR_STAGES = frozenset({StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE})
+_BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,127}")
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """One stage of one shard. Raises InputError for an id or number that is none.
+
+    `ranks` processes work on it. `devices` are the accelerators that nobody else may use meanwhile; None means all of
+    the host's for a stage that computes on them and none for the others. `worker_module` is what `python -m` runs.
+    """
+
+    batch_id: str
+    shard: int
+    stage: StageName
+    store: str
+    attempt: int = 1
+    force: bool = False
+    ranks: int = 1
+    devices: Devices | None = None
+    worker_module: str = "magi2.runtime.worker"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.batch_id, str) or not _BATCH_ID.fullmatch(self.batch_id):
+            raise InputError(f"batch id {self.batch_id!r:.80}: expected up to 128 letters, digits and _.+=@-")
+        for name, least in (("shard", 0), ("attempt", 1), ("ranks", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InputError(f"{name} is {value!r:.80}, must be an integer from {least}")
+        if self.stage is StageName.NEGATIVE or self.stage not in set(StageName):
+            raise InputError(f"{self.stage!r:.80} is not a stage that runs by itself")
+
+    @property
+    def locked_devices(self) -> Devices:
+        """The accelerators to lock; empty when there are none."""
+        if self.devices is not None:
+            return self.devices
+        return "all" if self.stage in ACCELERATOR_STAGES else ()
+
+    @property
+    def title(self) -> str:
+        """What people call this job."""
+        return f"batch {self.batch_id} shard {self.shard} stage {self.stage.value}"
+
+    def write(self, folder: Path) -> Path:
+        """The job file, readable by this user alone."""
+        fields = ("batch_id", "shard", "stage", "store", "attempt", "force")
+        path = folder / JOB_FILE
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as stream:
+            json.dump({name: getattr(self, name) for name in fields}, stream)
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> StageJob:
+        """The job in a file that `write` made. Raises InputError when it is none."""
+        try:
+            values = json.loads(path.read_bytes())
+            return cls(**{**values, "stage": StageName(values["stage"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: no job file: {type(error).__name__}: {error}") from error

@@ -1,0 +1,283 @@
+"""Runs one stage of one shard in a process group of its own, and turns whatever happens to it into one outcome."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from magi2.artifacts.disk import disk_errors
+from magi2.errors import InfrastructureError, Magi2Error
+from magi2.runtime.channel import Listener
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted, Step, quotes_users
+from magi2.runtime.exit_codes import error_from_code, error_from_exit
+from magi2.runtime.guard import Guard
+from magi2.runtime.job import JOB_FILE, StageJob
+from magi2.runtime.lock import HeldLock, accelerator_lock
+from magi2.runtime.log_file import bound_log, excerpt, open_log
+from magi2.runtime.process import ProcessGroup
+from magi2.runtime.progress_log import ProgressLog
+from magi2.runtime.run_folder import run_folder
+from magi2.runtime.watch import Limits, Watch
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.2
+_LOG_CHECK_S = 5.0
+
+OnEvent = Callable[[Event], None]
+ShouldStop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What came of a stage that ran to its end; clips may have failed all the same. `log` holds its output."""
+
+    clips: tuple[ClipFinished, ...]
+    seconds: float
+    models_loaded_s: float
+    log: Path
+
+    def count(self, state: str) -> int:
+        """How many clips were `made`, `reused` or `failed`."""
+        return sum(clip.state == state for clip in self.clips)
+
+
+class Launcher:
+    """Starts stages on this host; needs no Airflow.
+
+    `folder` is for locks and running jobs (by default `run_folder()`), `logs` for the output of groups, by default a
+    folder in it. All launchers that share accelerators must share `folder`.
+    """
+
+    def __init__(self, *, folder: Path | None = None, logs: Path | None = None, limits: Limits | None = None) -> None:
+        self._folder = folder
+        self._logs = logs
+        self._limits = limits or Limits()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Make `run`, now and ever after, end its group and raise CancelledError; for any thread or signal handler."""
+        self._stopped.set()
+
+    def run(
+        self, job: StageJob, *, on_event: OnEvent | None = None, should_stop: ShouldStop | None = None
+    ) -> JobResult:
+        """Run the job and wait for its end. Nothing of it is left behind, whichever way this call ends.
+
+        `on_event` hears rank 0's progress (stage, models, steps, clips) in this thread; what it raises ends the group.
+        `should_stop` is asked five times a second. SIGTERM stops the job as `stop` does, unless the program handles
+        that signal itself. The calling thread must be one that does not end before the call.
+
+        Raises: the error that the worker reported; InfrastructureError for a rank that died or hung, naming it, or
+        accelerators that stay locked; CancelledError when it was stopped. The end of the group's output, and its first
+        traceback, are in the message.
+        """
+
+        def stops() -> bool:
+            return self._stopped.is_set() or (should_stop is not None and should_stop())
+
+        place = run_folder(self._folder)
+        with (
+            _stopping_on_sigterm(self.stop),
+            accelerator_lock(
+                job.locked_devices,
+                timeout_s=self._limits.lock,
+                on_wait=lambda holder: logger.info("%s: waits for accelerators held by %s", job.title, holder),
+                should_stop=stops,
+                folder=place,
+            ) as lock,
+        ):
+            log = (self._logs or place / "logs") / _log_name(job)
+            return _Run(job, lock, place, log, self._limits, on_event or _ignore, stops).execute()
+
+
+@dataclass(frozen=True)
+class _End:
+    """Why a group is not watched any longer; no code when the command still ran."""
+
+    code: int | None = None
+    fault: str | None = None
+    stopped: bool = False
+
+
+class _Run:
+    """One group from its start to its end."""
+
+    def __init__(
+        self,
+        job: StageJob,
+        lock: HeldLock,
+        place: Path,
+        log: Path,
+        limits: Limits,
+        on_event: OnEvent,
+        should_stop: ShouldStop,
+    ) -> None:
+        self._job, self._lock, self._place, self._log = job, lock, place, log
+        self._limits, self._on_event, self._should_stop = limits, on_event, should_stop
+        self._started = time.monotonic()
+        self._watch = Watch(job.ranks, limits, self._started)
+        self._progress = ProgressLog(job.title)
+        self._clips: list[ClipFinished] = []
+        self._models_loaded_s = 0.0
+
+    def execute(self) -> JobResult:
+        """Start, watch, end and judge the group."""
+        with ExitStack() as stack:
+            with disk_errors(self._place):
+                self._start(stack)
+            try:
+                end = self._follow()
+            finally:
+                self._group.terminate(self._limits.grace)
+        return self._judge(end)
+
+    def _start(self, stack: ExitStack) -> None:
+        job, fds, environment = self._job, self._lock.fds, _environment(self._job)
+        folder = Path(tempfile.mkdtemp(prefix="job-", dir=self._place))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        log_fd = open_log(self._log)
+        stack.callback(os.close, log_fd)
+        job.write(folder)
+        self._listener = Listener(folder, fds)
+        stack.callback(self._listener.close)
+        self._group = ProcessGroup(command(job, folder), environment=environment, log_fd=log_fd, pass_fds=fds)
+        stack.callback(self._group.terminate, 0.0)
+        guard = Guard(self._group, folder, environment=environment, log_fd=log_fd, pass_fds=fds)
+        stack.callback(guard.dismiss)
+        self._lock.describe(group=self._group.pid, title=job.title)
+        logger.info("%s: group %d, output in %s", job.title, self._group.pid, self._log)
+
+    def _follow(self) -> _End:
+        """Hear the ranks until there is a reason to stop."""
+        log_checked = self._started
+        while True:
+            messages = self._listener.poll(_TICK_S)
+            now = time.monotonic()
+            for message in messages:
+                self._watch.saw(message.rank, message.event, now)
+            # Before anybody is told: a listener that takes its time must not make the ranks look silent.
+            if fault := self._watch.fault(now):
+                self._gather_stacks()
+                return _End(fault=fault)
+            for message in messages:
+                if message.rank == 0 and message.event is not None:
+                    self._forward(message.event)
+            if self._should_stop():
+                return _End(stopped=True)
+            code = self._group.poll()
+            if code is not None and not messages:
+                return _End(code=code)
+            if self._watch.ended_at is not None and now - self._watch.ended_at > self._limits.exit:
+                return _End()
+            if now - log_checked > _LOG_CHECK_S:
+                log_checked = now
+                with disk_errors(self._log):
+                    bound_log(self._log)
+
+    def _forward(self, event: Event) -> None:
+        if not isinstance(event, StageStarted | ModelsLoaded | Step | ClipFinished):
+            return
+        if isinstance(event, ClipFinished):
+            self._clips.append(event)
+        if isinstance(event, ModelsLoaded):
+            self._models_loaded_s += event.seconds
+        self._progress.hear(event)
+        self._on_event(event)
+
+    def _gather_stacks(self) -> None:
+        """Make the ranks write where they are; only they, since the signal would end any other process."""
+        for pid in self._listener.pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(self._limits.stacks)
+
+    def _judge(self, end: _End) -> JobResult:
+        if error := self._error(end):
+            raise error
+        if end.code is None:
+            logger.warning("%s: was done but did not exit, and was ended", self._job.title)
+        seconds = time.monotonic() - self._started
+        self._progress.summary(seconds)
+        return JobResult(tuple(self._clips), seconds, self._models_loaded_s, self._log)
+
+    def _error(self, end: _End) -> Magi2Error | None:
+        title, cause = self._job.title, self._watch.cause
+        if end.stopped:
+            return error_from_exit(-signal.SIGTERM, title, stopped=True)
+        if end.fault:
+            return InfrastructureError(f"{title}: {end.fault}{self._detail()}")
+        if cause and cause.failure:
+            code, message = cause.failure.code, cause.failure.message
+            # What may quote a prompt stands in the message or in the output's excerpt, not in both.
+            detail = "" if quotes_users(code) and code != "error" else self._detail()
+            message = "unforeseen error" if code == "error" and detail else message
+            return error_from_code(code, f"{title}: {self._named(cause.rank)}{message}{detail}")
+        where = f" at {cause.position}" if cause else ""
+        if cause and self._job.ranks > 1 and (end.code is None or end.code >= 0):
+            pid = self._listener.pids.get(cause.rank)
+            return InfrastructureError(f"{title}: rank {cause.rank} (process {pid}) died{where}{self._detail()}")
+        if end.code:
+            return error_from_exit(end.code, f"{title}{where}", detail=self._detail())
+        if not self._watch.is_finished:
+            return InfrastructureError(f"{title}: ended{where} without having finished{self._detail()}")
+        return None
+
+    def _named(self, rank: int) -> str:
+        return f"rank {rank}: " if self._job.ranks > 1 else ""
+
+    def _detail(self) -> str:
+        text = excerpt(self._log)
+        return f"\nfrom {self._log}:\n{text}" if text else ""
+
+
+def command(job: StageJob, folder: Path) -> list[str]:
+    """What to execute: the worker, or torchrun over `job.ranks` of them."""
+    worker = ["-m", job.worker_module, "--job", str(folder / JOB_FILE)]
+    if job.ranks == 1:
+        return [sys.executable, *worker]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.ranks)]
+    return [sys.executable, *torchrun, *worker]
+
+
+def _environment(job: StageJob) -> Mapping[str, str]:
+    """This process's environment, with what the group needs. Python finds modules where they are installed only."""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    if job.locked_devices and job.locked_devices != "all":
+        visible = ",".join(map(str, sorted(set(job.locked_devices))))
+        environment |= {"CUDA_VISIBLE_DEVICES": visible, "MUSA_VISIBLE_DEVICES": visible}
+    return environment
+
+
+def _log_name(job: StageJob) -> str:
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return f"{job.batch_id}.{job.shard}.{job.stage.value}.{job.attempt}.{now}-{os.getpid()}.log"
+
+
+def _ignore(event: Event) -> None:
+    pass
+
+
+@contextmanager
+def _stopping_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """Stop on SIGTERM where it would end this process at once; a program's own handler is left in place."""
+    is_main = threading.current_thread() is threading.main_thread()
+    is_ours = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_ours:
+        signal.signal(signal.SIGTERM, lambda number, frame: stop())
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

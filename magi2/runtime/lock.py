@@ -1,0 +1,127 @@
+"""A host-local lock on accelerators that the kernel frees when the last process of its holder is gone.
+
+The lock belongs to the open file, not to a process: whoever inherits the descriptor keeps it locked. It is therefore
+never unlocked, only closed, by the launcher and, through their death, by all processes the launcher gave it to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from magi2.errors import CancelledError, InfrastructureError
+from magi2.runtime.job import Devices
+from magi2.runtime.run_folder import run_folder
+
+_POLL_S = 0.1
+_TELL_S = 10.0
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """Open, locked files; `fds` are to be passed to every process that must keep them locked."""
+
+    fds: tuple[int, ...]
+
+    def describe(self, *, group: int | None = None, title: str = "") -> None:
+        """Write into the lock files, for people, who holds them."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        text = f"group {group or 'not started'}, launcher {os.getpid()}, since {since}, {title}\n".encode()
+        for fd in self.fds:
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))
+
+
+@contextmanager
+def accelerator_lock(
+    devices: Devices,
+    *,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    folder: Path | None = None,
+) -> Iterator[HeldLock]:
+    """Hold the host's accelerators, all or those of the given indices, against every other group of this user.
+
+    `on_wait` hears, at once and then every 10 s, what the present holder wrote. An empty tuple locks nothing.
+    Raises: InfrastructureError after `timeout_s`; CancelledError as soon as `should_stop` says so; ConfigError when
+    `folder` is not this user's own.
+    """
+    wait = _Wait(time.monotonic() + timeout_s, on_wait, should_stop)
+    place = run_folder(folder)
+    fds: list[int] = []
+    try:
+        if devices:
+            # A part is held as a share of the whole plus its own files, always in this order: no deadlock.
+            mode = fcntl.LOCK_EX if devices == "all" else fcntl.LOCK_SH
+            fds.append(_acquire(place / "accelerators.lock", mode, wait))
+        for index in () if devices == "all" else sorted(set(devices)):
+            fds.append(_acquire(place / f"accelerator-{index}.lock", fcntl.LOCK_EX, wait))
+        held = HeldLock(tuple(fds))
+        held.describe()
+        yield held
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+@dataclass
+class _Wait:
+    deadline: float
+    on_wait: Callable[[str], None] | None
+    should_stop: Callable[[], bool] | None
+    told_at: float = -_TELL_S
+
+    def once(self, path: Path) -> None:
+        """Wait a moment. Raises when it was the last."""
+        now = time.monotonic()
+        if self.should_stop and self.should_stop():
+            raise CancelledError(f"stopped while waiting for {path.name}")
+        if now >= self.deadline:
+            raise InfrastructureError(f"{path}: still locked by {_holder(path)}")
+        if self.on_wait and now - self.told_at >= _TELL_S:
+            self.told_at = now
+            self.on_wait(_holder(path))
+        time.sleep(_POLL_S)
+
+
+def _acquire(path: Path, mode: int, wait: _Wait) -> int:
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise InfrastructureError(f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, mode | fcntl.LOCK_NB)
+            if _is_at(fd, path):
+                return fd
+            os.close(fd)  # somebody removed the file after we opened it: a lock on it excludes nobody
+        except BlockingIOError:
+            os.close(fd)
+            wait.once(path)
+        except OSError as error:
+            os.close(fd)
+            raise InfrastructureError(f"{path}: cannot be locked: {error.strerror}") from error
+        except BaseException:
+            os.close(fd)
+            raise
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()[:200] or "somebody who wrote nothing"
+    except OSError:
+        return "somebody unknown"

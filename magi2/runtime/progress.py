@@ -1,0 +1,144 @@
+"""A stage's progress as events on a file descriptor."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from magi2.errors import Magi2Error
+from magi2.runtime.events import (
+    ClipFinished,
+    Event,
+    Failure,
+    Finished,
+    Heartbeat,
+    Hello,
+    ModelsLoaded,
+    StageStarted,
+    Step,
+    error_text,
+    to_line,
+)
+from magi2.runtime.job import ACCELERATOR_STAGES
+from magi2.stages.progress import StageResult
+from magi2.types import Clip, StageName
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 5.0
+_STEP_S = 0.2
+
+
+class EventProgress:
+    """Writes events to `fd`, from any thread. Within its context a thread sends heartbeats.
+
+    The descriptor is not stdout, so that what libraries print breaks nothing. Steps come at most five times a second;
+    they and heartbeats are dropped rather than wait for a listener that does not read. Nobody listening is no error:
+    the kernel and the guard end a worker whose launcher is gone. `peak_memory` gives bytes.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        peak_memory: Callable[[], int] = lambda: 0,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fd = fd
+        self._rank = rank
+        self._ranks = ranks
+        self._peak_memory = peak_memory
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._step_at = -_STEP_S
+        self._unsent: Step | None = None
+        self._is_heard = True
+        self._ended = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._send(Hello(self._rank, os.getpid()))
+        self._heart.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._heart.join()
+
+    def stage_started(self, stage: StageName, clips: int) -> None:
+        self._send(StageStarted(stage.value, clips))
+
+    def models_loaded(self, stage: StageName, seconds: float) -> None:
+        self._send(ModelsLoaded(seconds))
+
+    def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        with self._lock:
+            self._unsent = Step(clip.clip_id, done, total)
+            if done >= total or self._clock() - self._step_at >= _STEP_S:
+                self._send_step()
+
+    def clip_finished(self, result: StageResult) -> None:
+        made = result.state == "made"
+        seconds = max(result.seconds, 0.0)
+        self._send(
+            ClipFinished(
+                clip_id=result.clip.clip_id,
+                state=result.state,
+                key=result.key,
+                seconds=seconds,
+                flags=tuple(result.flags),
+                error_code=result.error.code if result.error else None,
+                error=error_text(result.error) if result.error else None,
+                peak_memory_bytes=self._peak_memory() if made else 0,
+                accelerator_seconds=seconds * self._ranks if made and result.stage in ACCELERATOR_STAGES else 0.0,
+            )
+        )
+
+    def failed(self, error: Magi2Error) -> None:
+        """The run as a whole failed."""
+        self._send(Failure(error.code, error_text(error)))
+
+    def finished(self) -> None:
+        """All is done and stored."""
+        self._send(Finished())
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._heartbeat_s):
+            with self._lock:
+                self._send_step()
+                self._send(Heartbeat(), may_drop=True)
+
+    def _send_step(self) -> None:
+        if self._unsent is not None:
+            self._send(self._unsent, may_drop=True)
+            self._unsent, self._step_at = None, self._clock()
+
+    def _send(self, event: Event, *, may_drop: bool = False) -> None:
+        line = to_line(event)
+        with self._lock:
+            if not self._is_heard or (may_drop and not self._is_writable()):
+                return
+            try:
+                while line:
+                    line = line[os.write(self._fd, line) :]
+            except OSError as error:
+                self._is_heard = False
+                logger.warning("nobody hears the events any more: %s", error)
+
+    def _is_writable(self) -> bool:
+        """Whether a short line can be written at once; select would not take descriptors beyond 1,023."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return any(state & select.POLLOUT for _, state in poll.poll(0))

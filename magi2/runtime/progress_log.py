@@ -1,0 +1,62 @@
+"""A stage's progress as lines of a log, at most one in ten seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted, Step
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 10.0
+
+
+class ProgressLog:
+    """Hears rank 0's events. A clip that fails is told at once, everything else when a line is due."""
+
+    def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._title = title
+        self._clock = clock
+        self._told_at = clock()
+        self._clips = 0
+        self._states: list[str] = []
+        self._step: Step | None = None
+        self._first: tuple[Step, float] | None = None
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event, and log a line if one is due."""
+        now = self._clock()
+        if isinstance(event, StageStarted):
+            self._clips = event.clips
+        elif isinstance(event, Step):
+            if self._first is None or self._first[0].clip_id != event.clip_id:
+                self._first = (event, now)
+            self._step = event
+        elif isinstance(event, ClipFinished):
+            self._states.append(event.state)
+            self._step = self._first = None
+            if event.state == "failed":
+                logger.error("%s: clip %s failed: %s", self._title, event.clip_id[:12], event.error)
+        elif not isinstance(event, ModelsLoaded):
+            return
+        if now - self._told_at >= PERIOD_S:
+            self._told_at = now
+            logger.info("%s: %s%s", self._title, self._counts(), self._position(now))
+
+    def summary(self, seconds: float) -> None:
+        """The last line."""
+        logger.info("%s: %s in %.1f s", self._title, self._counts(), seconds)
+
+    def _counts(self) -> str:
+        counts = [f"{self._states.count(state)} {state}" for state in ("made", "reused", "failed")]
+        return f"{len(self._states)} of {self._clips} clips ({', '.join(counts)})"
+
+    def _position(self, now: float) -> str:
+        if self._step is None or self._first is None:
+            return ""
+        step, (first, since) = self._step, self._first
+        rate = (step.done - first.done) / (now - since) if now > since else 0.0
+        speed = f", {rate:.2f} steps/s, {(step.total - step.done) / rate:.0f} s left" if rate > 0 else ""
+        return f", clip {step.clip_id[:12]} step {step.done}/{step.total}{speed}"

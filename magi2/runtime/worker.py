@@ -1,0 +1,152 @@
+"""`python -m magi2.runtime.worker --job FILE`: one rank of a stage, started by the launcher or by its torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from magi2.errors import CancelledError, InfrastructureError, InputError, Magi2Error, OutOfMemoryError
+from magi2.runtime.channel import connect
+from magi2.runtime.events import error_text
+from magi2.runtime.exit_codes import ExitCode, exit_code
+from magi2.runtime.job import StageJob
+from magi2.runtime.process import die_with_parent
+from magi2.runtime.progress import EventProgress
+from magi2.runtime.results import failed_clips, write_results
+from magi2.types import StageName
+
+if TYPE_CHECKING:
+    from magi2.stages.progress import StageResult
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run the job; the exit code is one of `ExitCode`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", type=Path, required=True)
+    path = parser.parse_args().job
+    die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        # torchrun's agreement with its ranks; without it this is the only one.
+        return _work(path, rank=int(os.environ.get("RANK", "0")), ranks=int(os.environ.get("WORLD_SIZE", "1")))
+    except _Terminated:
+        return ExitCode.CANCELLED
+
+
+def _work(path: Path, *, rank: int, ranks: int) -> int:
+    level = logging.INFO if rank == 0 else logging.WARNING
+    logging.basicConfig(level=level, format=f"%(asctime)s %(levelname)s rank {rank} %(name)s: %(message)s")
+    try:
+        job = StageJob.read(path)
+        # Before anything heavy is imported, so that a slow import is not taken for a rank that does not start.
+        connection = connect(path.parent)
+    except Magi2Error as error:
+        logger.error("%s", error_text(error))
+        return exit_code(error)
+    with EventProgress(connection.fileno(), rank=rank, ranks=ranks, peak_memory=_peak_memory) as progress:
+        return _run_and_tell(job, path.parent, rank, progress)
+
+
+def _run_and_tell(job: StageJob, folder: Path, rank: int, progress: EventProgress) -> int:
+    try:
+        run_job(job, folder / f"scratch-{rank}", progress, publishes_results=rank == 0)
+    except _Terminated:
+        error: Magi2Error = CancelledError("ended by SIGTERM")
+    except Magi2Error as expected:
+        error = expected
+        logger.error("%s", error_text(error))
+    except Exception as unforeseen:
+        logger.exception("the stage failed")
+        error = _as_error(unforeseen)
+    else:
+        progress.finished()
+        return ExitCode.DONE
+    progress.failed(error)
+    return exit_code(error)
+
+
+def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_results: bool) -> None:
+    """The stage over those of the shard's clips that no earlier stage failed on, and the document of its results.
+
+    No clip is left for a stage that the profile does not have.
+
+    Raises: what keeps the whole shard from being rendered; the clips' common error when every one failed and a retry
+    may help. Any other failure of a clip is in the results alone.
+    """
+    from magi2.artifacts.address import open_store
+    from magi2.config.settings import Settings
+    from magi2.plan import load_shard
+    from magi2.stages.prepare import prepare
+    from magi2.stages.recipes import stage_names
+    from magi2.stages.render import run_stage
+
+    if job.force:
+        raise InputError("the stages cannot compute an artifact anew and compare it yet")
+    store = open_store(job.store)
+    scratch.mkdir()
+    shard = load_shard(store, job.batch_id, job.shard, scratch)
+    lost = failed_clips(store, job.batch_id, job.shard, _stages_before(job.stage))
+    clips = [clip for clip in shard.clips if clip.clip_id not in lost]
+    results: list[StageResult] = []
+    if clips and job.stage in stage_names(shard.profile):
+        settings = replace(Settings.from_environment(), store=job.store)
+        results = run_stage(prepare(shard.profile, settings, clips, progress=progress), job.stage, clips)
+    if publishes_results:
+        write_results(store, job, results)
+    require_survivor(results)
+
+
+def require_survivor(results: Sequence[StageResult]) -> None:
+    """Raise the first clip's error if all clips failed and all may succeed later."""
+    errors = [result.error for result in results if result.error is not None]
+    if errors and len(errors) == len(results) and all(error.retryable for error in errors):
+        raise type(errors[0])(f"all {len(errors)} clips failed, the first with: {error_text(errors[0])}", hint="")
+
+
+def _stages_before(stage: StageName) -> list[StageName]:
+    order = list(StageName)
+    return order[: order.index(stage)]
+
+
+class _Terminated(BaseException):
+    """Unwinds the main thread; no handler of a clip's errors may take it for one."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the clearing up
+    raise _Terminated
+
+
+def _peak_memory() -> int:
+    from magi2 import platform
+    from magi2.config.settings import Settings
+
+    return platform.memory_stats(accelerator=platform.current(Settings.from_environment().device)).peak
+
+
+def _as_error(error: Exception) -> Magi2Error:
+    import torch
+
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return OutOfMemoryError(text)
+    if isinstance(error, torch.AcceleratorError | torch.distributed.DistError | OSError):
+        return InfrastructureError(text)
+    return Magi2Error(f"unforeseen {text}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""The accelerator lock: exclusive on a host, told to people, freed by the kernel alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from runtime_helpers import wait_until
+
+from magi2.errors import CancelledError, ConfigError, InfrastructureError
+from magi2.runtime.job import Devices
+from magi2.runtime.lock import accelerator_lock
+from magi2.runtime.run_folder import run_folder
+
+HOLD = """
+import subprocess, sys, time
+from pathlib import Path
+from magi2.runtime.lock import accelerator_lock
+with accelerator_lock("all", timeout_s=0, folder=Path(sys.argv[1])) as lock:
+    lock.describe(group=4242, title="batch b")
+    if sys.argv[2] == "child":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=lock.fds)
+        print(child.pid, flush=True)
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def is_free(folder: Path, devices: Devices = "all") -> bool:
+    try:
+        with accelerator_lock(devices, timeout_s=0, folder=folder):
+            return True
+    except InfrastructureError:
+        return False
+
+
+def hold(folder: Path, how: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), how], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.child = int(process.stdout.readline()) if how == "child" else None  # type: ignore[attr-defined]
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_killed_holder_frees_the_lock(tmp_path: Path) -> None:
+    with hold(tmp_path, "alone") as process:
+        assert not is_free(tmp_path)
+        with pytest.raises(InfrastructureError, match=rf"group 4242, launcher {process.pid}, since 20\d\d.*, batch b"):
+            accelerator_lock("all", timeout_s=0, folder=tmp_path).__enter__()
+        process.kill()
+        wait_until(lambda: is_free(tmp_path), timeout_s=2)
+
+
+def test_lock_stays_until_the_last_heir_is_dead(tmp_path: Path) -> None:
+    with hold(tmp_path, "child") as process:
+        process.kill()
+        process.wait()
+        assert not is_free(tmp_path)
+        os.kill(process.child, signal.SIGKILL)  # type: ignore[attr-defined]
+        wait_until(lambda: is_free(tmp_path), timeout_s=2)
+
+
+def test_leaving_the_context_does_not_unlock_for_heirs(tmp_path: Path) -> None:
+    with accelerator_lock("all", timeout_s=0, folder=tmp_path) as lock:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=lock.fds)
+    assert not is_free(tmp_path)
+    child.kill()
+    child.wait()
+    assert is_free(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "excluded"),
+    [
+        ("all", "all", True),
+        ("all", (0,), True),
+        ((0,), "all", True),
+        ((0,), (0,), True),
+        ((0, 1), (1, 2), True),
+        ((0, 1), (2, 3), False),
+        ("all", (), False),
+        ((), "all", False),
+    ],
+)
+def test_devices_exclude_each_other_where_they_overlap(
+    tmp_path: Path, first: Devices, second: Devices, excluded: bool
+) -> None:
+    with accelerator_lock(first, timeout_s=0, folder=tmp_path):
+        assert is_free(tmp_path, second) is not excluded
+    assert is_free(tmp_path, second)
+
+
+def test_waiter_hears_the_holder_and_gets_the_lock(tmp_path: Path) -> None:
+    held, heard = threading.Event(), []
+
+    def hold_briefly() -> None:
+        with accelerator_lock("all", timeout_s=0, folder=tmp_path) as lock:
+            lock.describe(group=7, title="the other")
+            held.set()
+            time.sleep(0.5)
+
+    thread = threading.Thread(target=hold_briefly)
+    thread.start()
+    held.wait()
+    with accelerator_lock("all", timeout_s=10, on_wait=heard.append, folder=tmp_path):
+        thread.join()
+    assert len(heard) == 1
+    assert "group 7" in heard[0]
+
+
+def test_waiting_ends_when_told(tmp_path: Path) -> None:
+    with accelerator_lock("all", timeout_s=0, folder=tmp_path), pytest.raises(CancelledError):
+        accelerator_lock("all", timeout_s=60, should_stop=lambda: True, folder=tmp_path).__enter__()
+
+
+def test_removed_lock_file_does_not_let_two_in(tmp_path: Path) -> None:
+    with accelerator_lock("all", timeout_s=0, folder=tmp_path):
+        path = tmp_path / "accelerators.lock"
+        stale = os.open(path, os.O_RDWR)
+        path.unlink()
+    with accelerator_lock("all", timeout_s=0, folder=tmp_path):
+        assert not is_free(tmp_path)
+    os.close(stale)
+
+
+def test_run_folder_is_private_and_the_same_whatever_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = run_folder()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert run_folder() == default == Path(f"/tmp/magi2-{os.getuid()}")
+    loose = tmp_path / "loose"
+    loose.mkdir(mode=0o777)
+    assert run_folder(loose).stat().st_mode & 0o777 == 0o700
+
+
+def test_run_folder_that_another_could_have_planted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(ConfigError):
+            run_folder(tmp_path / name)
+    if os.getuid() == 0:
+        (tmp_path / "foreign").mkdir()
+        os.chown(tmp_path / "foreign", 12345, 12345)
+        with pytest.raises(ConfigError, match="another user"):
+            run_folder(tmp_path / "foreign")
+    with pytest.raises(InfrastructureError):
+        run_folder(Path("/proc/nothing/here"))
