@@ -133,7 +133,7 @@ def _weights(settings: Settings, profile: str) -> Finding:
 
 
 def _endpoint(settings: Settings, profile: str) -> Finding:
-    from magi2.stages.prepare import endpoint_settings
+    from magi2.stages.books import endpoint_settings
 
     endpoint = endpoint_settings(settings)
     if endpoint is None:

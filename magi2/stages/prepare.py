@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from magi2 import platform
 from magi2.artifacts.address import open_store
 from magi2.checkpoints.layout import CheckpointFolder
-from magi2.config.load import load_negative_prompt
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
 from magi2.media.ffmpeg import find_ffmpeg
-from magi2.prompts.client import DEFAULT_BASE_URL, EndpointSettings
-from magi2.prompts.enhance import resolve_mode
+from magi2.stages.books import endpoint_settings, recipe_book
 from magi2.stages.context import StageContext
 from magi2.stages.progress import Progress, Silent
-from magi2.stages.recipes import RecipeBook
 from magi2.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -41,23 +38,14 @@ def prepare(
     device = platform.activate(accelerator, index=_device_index(index))
     platform.disable_tf32()
     platform.set_deterministic(settings.deterministic)
-    endpoint = endpoint_settings(settings)
-    mode = resolve_mode(profile.enhancement.mode, endpoint)
-    book = RecipeBook(
-        profile,
-        fingerprints=weights,
-        negative_prompt=load_negative_prompt(profile, settings.configs),
-        enhancement_mode=mode,
-        enhancement_model=endpoint.model if endpoint else None,
-    )
     return StageContext(
-        book=book,
+        book=recipe_book(profile, settings, weights),
         store=open_store(settings.store),
         weights=weights,
         accelerator=accelerator,
         device=device,
         ffmpeg=ffmpeg,
-        endpoint=endpoint,
+        endpoint=endpoint_settings(settings),
         progress=progress or Silent(),
     )
 
@@ -76,15 +64,3 @@ def required_components(profile: Profile, clips: Sequence[Clip]) -> list[str]:
     uses_wan = profile.decode.decoder == "wan" or any(clip.figures for clip in clips)
     components += ["turbo_vae"] if profile.decode.decoder == "turbo" else []
     return components + (["video_vae"] if uses_wan else [])
-
-
-def endpoint_settings(settings: Settings) -> EndpointSettings | None:
-    """The enhancement endpoint, or None when the deployment configures none."""
-    if not settings.pe_api_key and not settings.pe_base_url:
-        return None
-    return EndpointSettings(
-        base_url=settings.pe_base_url or DEFAULT_BASE_URL,
-        model=settings.pe_model,
-        api_key=settings.pe_api_key or "",
-        timeout_s=settings.pe_timeout_s,
-    )
