@@ -3,7 +3,7 @@
 Documents of a batch:
 
     batches/<batch_id>/batch.json         name, source, options, resolved profiles, refused rows, counts
-    batches/<batch_id>/cached.json        clips that are finished already
+    batches/<batch_id>/cached.json        clips that are finished already, each with the `key` of its delivered file
     batches/<batch_id>/shards/<n>.json    clips that one task renders with one load of the weights
     images/<sha256>                       reference images, so that no host and no rerun needs the original file
 """
@@ -78,6 +78,8 @@ class BatchPlan:
     profiles: Mapping[str, Profile]
     origin: Mapping[str, str | None] = field(default_factory=dict)
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
+    finished: Mapping[str, str] = field(default_factory=dict)
+    """Key of the delivered file of each cached clip, by clip id."""
 
     @property
     def clips(self) -> int:
@@ -104,12 +106,14 @@ def plan_batch(
         batch.require_good()
     origin = origin or {}
     cached, to_render, missing = [], [], dict.fromkeys((stage.value for stage in StageName), 0)
+    finished: dict[str, str] = {}
     for clip in batch.clips:
-        needed = missing_stages(clip, book_of(clip.profile_digest), store)
-        if options.force or needed:
+        needed, key = _look_up(clip, book_of(clip.profile_digest), store)
+        if options.force or key is None:
             to_render.append(clip)
         else:
             cached.append(clip)
+            finished[clip.clip_id] = key
         for stage in needed:
             missing[stage.value] += 1
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
@@ -125,6 +129,7 @@ def plan_batch(
         missing={stage: count for stage, count in missing.items() if count},
         profiles=profiles,
         origin=origin,
+        finished=finished,
     )
 
 
@@ -133,13 +138,19 @@ def missing_stages(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[
 
     Without an enhanced caption the keys of later stages are unknown, so they count as missing.
     """
+    return _look_up(clip, book, store)[0]
+
+
+def _look_up(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[tuple[StageName, ...], str | None]:
+    """The stages whose artifact a clip lacks, and the key of its finished file if that is there."""
     caption = find_caption(store, book, clip)
     if caption is None:
-        return stage_names(book.profile)
+        return stage_names(book.profile), None
     chain = book.chain(clip, caption.text)
-    if store.find(StageName.MUX, chain[StageName.MUX].key) is not None:
-        return ()
-    return tuple(stage for stage, recipe in chain.items() if store.find(stage, recipe.key) is None)
+    finished = chain[StageName.MUX].key
+    if store.find(StageName.MUX, finished) is not None:
+        return (), finished
+    return tuple(stage for stage, recipe in chain.items() if store.find(stage, recipe.key) is None), None
 
 
 def pack_shards(
@@ -162,7 +173,7 @@ def pack_shards(
 def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
     """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
     folder = f"batches/{plan.batch_id}"
-    known = {name.rpartition("/")[2] for name in store.list_documents("images/")}
+    known = {name.rpartition("/")[2] for name in store.list_documents("images")}
     for clip in (clip for shard in plan.shards for clip in shard.clips):
         for figure in clip.figures:
             if figure.sha256 not in known:
@@ -176,7 +187,8 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
             "clips": [clip_to_document(clip) for clip in shard.clips],
         }
         store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
-    store.put_document(f"{folder}/cached.json", _encode([clip_to_document(clip) for clip in plan.cached]))
+    cached = [clip_to_document(clip) | {"key": plan.finished[clip.clip_id]} for clip in plan.cached]
+    store.put_document(f"{folder}/cached.json", _encode(cached))
     store.put_document(f"{folder}/batch.json", _encode(_batch_document(plan)))
 
 
