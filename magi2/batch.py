@@ -9,6 +9,8 @@ import csv
 import hashlib
 import io
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from magi2.seeds import check_seed, derive_seed
 from magi2.types import Clip, FigureImage
 
 COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,9 @@ def read_rows(path: Path) -> list[Row]:
     if path.suffix.lower() not in readers:
         raise InputError(f"{path}: unknown kind of batch file {path.suffix!r}, known: {', '.join(readers)}")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(readers[path.suffix.lower()](path.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise InputError(f"{path}: unreadable: {error}") from error
-    rows = list(readers[path.suffix.lower()](text))
     if not rows:
         raise InputError(f"{path}: holds no prompts")
     return rows
@@ -97,13 +99,20 @@ def make_batch(rows: Sequence[Row], profile_of: Callable[[str | None], Profile],
             bad_rows.append(BadRow(row.number, str(error)))
             continue
         known = clips.get(clip.clip_id)
-        clips[clip.clip_id] = replace(known, names=known.names + clip.names) if known else clip
+        clips[clip.clip_id] = _merged(known, clip) if known else clip
     return Batch(tuple(clips.values()), tuple(bad_rows))
+
+
+def _merged(known: Clip, again: Clip) -> Clip:
+    """One clip for two rows: it has the names and tags of both and is as urgent as the more urgent one."""
+    tags = tuple(dict.fromkeys(known.tags + again.tags))
+    return replace(known, names=known.names + again.names, tags=tags, priority=max(known.priority, again.priority))
 
 
 def _clip(row: Row, profile_of: Callable[[str | None], Profile], folder: Path) -> Clip:
     if row.problem:
         raise InputError(row.problem)
+    _check_unicode(row.values)
     values = {key: value for key, value in row.values.items() if value not in (None, "")}
     for key in values:
         if key not in COLUMNS:
@@ -129,8 +138,8 @@ def _prompt(values: Mapping[str, Any], folder: Path) -> str:
     if file_name := _text(values, "prompt_file"):
         path = folder / file_name
         try:
-            prompt = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            prompt = path.read_text(encoding="utf-8-sig").strip()
+        except (OSError, ValueError) as error:
             raise InputError(f"prompt_file {path}: unreadable: {error}") from error
     else:
         prompt = _text(values, "prompt") or ""
@@ -142,14 +151,23 @@ def _prompt(values: Mapping[str, Any], folder: Path) -> str:
 def _figures(prompt: str, argument: object, profile: Profile, folder: Path) -> tuple[FigureImage, ...]:
     if isinstance(argument, Mapping):
         argument = json.dumps(argument)
+    if argument is not None and not isinstance(argument, str):
+        raise InputError(f"image is a {type(argument).__name__}, not a path or a map of figures to paths")
     preview, figures = profile.preview, []
-    images = parse_image_argument(argument if argument is None else str(argument))
+    images = parse_image_argument(argument)
     check_figure_mentions(prompt, images)
     for figure in images:
-        path = folder / Path(figure.source).expanduser()
+        path = folder / os.path.expanduser(figure.source)
         check_image(path, height=preview.height, width=preview.width, mode=preview.ref_image_type)
         figures.append(FigureImage(figure.number, path, hashlib.sha256(path.read_bytes()).hexdigest()))
     return tuple(figures)
+
+
+def _check_unicode(values: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InputError("the text has half a surrogate pair", hint="save it as valid UTF-8") from error
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
@@ -160,7 +178,7 @@ def _text(values: Mapping[str, Any], key: str) -> str | None:
 
 
 def _whole(key: str, value: object) -> int:
-    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{key} {value!r} is not a whole number")
@@ -179,17 +197,14 @@ def _jsonl(text: str) -> Iterator[Row]:
         if line.strip():
             try:
                 yield _json_row(number, json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield Row(number, {}, problem=f"not JSON: {error}")
 
 
 def _json_array(text: str) -> Iterator[Row]:
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"not JSON: {error}") from error
+    values = json.loads(text)
     if not isinstance(values, list):
-        raise InputError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
+        raise ValueError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
     yield from (_json_row(number, value) for number, value in enumerate(values, start=1))
 
 

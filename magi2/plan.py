@@ -11,19 +11,22 @@ Documents of a batch:
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from magi2.artifacts.recipe import canonical_json, sha256_text
+from magi2.artifacts.recipe import Recipe, canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
 from magi2.batch import BadRow, Batch
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
-from magi2.errors import ContractError, InputError
+from magi2.errors import ContractError, CorruptedArtifactError, ImageError, InputError
+from magi2.media.files import partial_file
 from magi2.stages.captions import find_caption
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, FigureImage, StageName
@@ -136,31 +139,50 @@ def plan_batch(
 def missing_stages(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[StageName, ...]:
     """The stages whose artifact a clip lacks; none when the finished file is there.
 
-    Without an enhanced caption the keys of later stages are unknown, so they count as missing.
+    Without an enhanced caption the keys of later stages are unknown, so they count as missing. So does a damaged
+    artifact.
     """
     return _look_up(clip, book, store)[0]
 
 
 def _look_up(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[tuple[StageName, ...], str | None]:
     """The stages whose artifact a clip lacks, and the key of its finished file if that is there."""
-    caption = find_caption(store, book, clip)
+    try:
+        caption = find_caption(store, book, clip)
+    except CorruptedArtifactError:
+        caption = None
     if caption is None:
         return stage_names(book.profile), None
     chain = book.chain(clip, caption.text)
-    finished = chain[StageName.MUX].key
-    if store.find(StageName.MUX, finished) is not None:
-        return (), finished
-    return tuple(stage for stage, recipe in chain.items() if store.find(stage, recipe.key) is None), None
+    if _is_stored(store, chain[StageName.MUX]):
+        return (), chain[StageName.MUX].key
+    return tuple(stage for stage, recipe in chain.items() if not _is_stored(store, recipe)), None
+
+
+def _is_stored(store: ArtifactStore, recipe: Recipe) -> bool:
+    try:
+        return store.find(recipe.stage, recipe.key) is not None
+    except CorruptedArtifactError:
+        return False  # the stage that makes it puts a new one in its place
 
 
 def pack_shards(
     clips: Sequence[Clip], profiles: Mapping[str, Profile], clips_per_shard: int | None = None
 ) -> tuple[Shard, ...]:
-    """Shards of one profile each, at most MAX_SHARDS of them; urgent clips first, else in the order of the batch."""
-    groups = [[clip for clip in clips if clip.profile_digest == digest] for digest in profiles]
-    size = clips_per_shard or max(MIN_CLIPS_PER_SHARD, ceil(len(clips) / MAX_SHARDS))
-    while sum(ceil(len(group) / size) for group in groups) > MAX_SHARDS:
-        size += 1
+    """Shards of one profile each, at most MAX_SHARDS of them; urgent clips first, else in the order of the batch.
+
+    `clips_per_shard` is raised when it would give more shards than that. Raises: InputError when it is less than one,
+    or when there are more than MAX_SHARDS profiles.
+    """
+    if clips_per_shard is not None and clips_per_shard < 1:
+        raise InputError(f"clips_per_shard is {clips_per_shard}, must be 1 or more")
+    by_profile = ([clip for clip in clips if clip.profile_digest == digest] for digest in profiles)
+    groups = [group for group in by_profile if group]
+    if len(groups) > MAX_SHARDS:
+        raise InputError(f"clips of {len(groups)} profiles, a batch has at most {MAX_SHARDS}", hint="split the batch")
+    least = clips_per_shard or max(MIN_CLIPS_PER_SHARD, ceil(len(clips) / MAX_SHARDS))
+    sizes = range(least, max(least, len(clips)) + 1)
+    size = sizes[bisect_left(sizes, True, key=lambda size: sum(ceil(len(g) / size) for g in groups) <= MAX_SHARDS)]
     shards: list[Shard] = []
     for group in groups:
         ordered = sorted(group, key=lambda clip: -clip.priority)
@@ -173,12 +195,9 @@ def pack_shards(
 def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
     """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
     folder = f"batches/{plan.batch_id}"
-    known = {name.rpartition("/")[2] for name in store.list_documents("images")}
-    for clip in (clip for shard in plan.shards for clip in shard.clips):
-        for figure in clip.figures:
-            if figure.sha256 not in known:
-                store.put_document(f"images/{figure.sha256}", figure.path.read_bytes())
-                known.add(figure.sha256)
+    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
+    for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
+        store.put_document(f"images/{figure.sha256}", _image_bytes(figure))
     for shard in plan.shards:
         content = {
             "batch_id": plan.batch_id,
@@ -240,17 +259,32 @@ def clip_from_document(document: Mapping[str, Any]) -> Clip:
 
 
 def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
-    """The clip with its reference images read from the store into `scratch`. Raises ContractError if one is absent."""
+    """The clip with its reference images read from the store into `scratch`.
+
+    Raises: ContractError when one is not in the store, or is not what was planned.
+    """
     figures = []
     for figure in clip.figures:
         target = scratch / f"{figure.sha256}{figure.path.suffix}"
         if not target.exists():
             content = store.get_document(f"images/{figure.sha256}")
-            if content is None:
-                raise ContractError(f"clip {clip.short_id}: image {figure.sha256[:12]} is not in the store")
-            target.write_bytes(content)
+            if content is None or sha256(content).hexdigest() != figure.sha256:
+                fault = "is not in the store" if content is None else "is damaged in the store"
+                raise ContractError(f"clip {clip.short_id}: image {figure.sha256[:12]} {fault}", hint="plan it again")
+            with partial_file(target) as partial:
+                partial.write_bytes(content)
         figures.append(replace(figure, path=target))
     return replace(clip, figures=tuple(figures))
+
+
+def _image_bytes(figure: FigureImage) -> bytes:
+    try:
+        content = figure.path.read_bytes()
+    except OSError as error:
+        raise ImageError(f"{figure.path}: {error.strerror or error}") from error
+    if sha256(content).hexdigest() != figure.sha256:
+        raise ImageError(f"{figure.path}: changed since the batch was read")
+    return content
 
 
 def _batch_document(plan: BatchPlan) -> dict[str, Any]:

@@ -19,14 +19,20 @@ CAPTION = "caption.json"
 def find_caption(store: ArtifactStore, book: RecipeBook, clip: Clip) -> Caption | None:
     """The clip's enhanced prompt, or None when the enhance stage has not made it yet.
 
+    Changes nothing in the store. Raises: CorruptedArtifactError when the stored one is damaged.
+    """
+    key = caption_key(store, book, clip)
+    return None if key is None else Caption.from_json(store.fetch(StageName.ENHANCE, key, CAPTION).read_bytes())
+
+
+def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | None:
+    """The key of the clip's caption, or None when the enhance stage has not made it yet.
+
     With `llm-then-offline` the language model's caption wins over an earlier fallback.
     """
     mode = book.enhancement_mode
-    for stored_mode in (mode, "offline") if mode == "llm-then-offline" else (mode,):
-        key = book.enhance(clip, stored_mode).key
-        if store.find(StageName.ENHANCE, key) is not None:
-            return Caption.from_json(fetch_or_remove(store, StageName.ENHANCE, key, CAPTION).read_bytes())
-    return None
+    keys = [book.enhance(clip, stored).key for stored in ((mode, "offline") if mode == "llm-then-offline" else (mode,))]
+    return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
 
 
 def fetch_or_remove(store: ArtifactStore, stage: StageName, key: str, name: str) -> Path:

@@ -17,7 +17,7 @@ from magi2.media.ffmpeg import Ffmpeg
 from magi2.platform import Accelerator
 from magi2.prompts.caption import Caption
 from magi2.prompts.client import EndpointSettings
-from magi2.stages.captions import fetch_or_remove, find_caption
+from magi2.stages.captions import CAPTION, caption_key, fetch_or_remove
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.recipes import RecipeBook
@@ -48,10 +48,11 @@ class StageContext:
     def caption(self, clip: Clip) -> Caption:
         """The clip's enhanced prompt. Raises InputError when the enhance stage has not made it yet."""
         if clip.clip_id not in self._captions:
-            caption = find_caption(self.store, self.book, clip)
-            if caption is None:
+            key = caption_key(self.store, self.book, clip)
+            if key is None:
                 raise missing_input(StageName.ENHANCE, clip)
-            self._captions[clip.clip_id] = caption
+            path = self.payload(StageName.ENHANCE, key, CAPTION)
+            self._captions[clip.clip_id] = Caption.from_json(path.read_bytes())
         return self._captions[clip.clip_id]
 
     def recipe(self, stage: StageName, clip: Clip) -> Recipe:
@@ -81,6 +82,7 @@ class StageContext:
 
 def missing_input(stage: StageName, clip: Clip) -> InputError:
     """The error for a stage whose input artifact is not in the store."""
+    maker = StageName.ENCODE if stage is StageName.NEGATIVE else stage
     return InputError(
-        f"clip {clip.short_id}: no {stage.value} artifact in the store", hint=f"run the {stage.value} stage first"
+        f"clip {clip.short_id}: no {stage.value} artifact in the store", hint=f"run the {maker.value} stage first"
     )

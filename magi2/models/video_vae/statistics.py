@@ -5,8 +5,11 @@ Source: Wan2.2 video VAE, as shipped with MAGI-2 preview.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # configurations read `LATENT_CHANNELS` where there may be no torch
+    import torch
+    from torch import Tensor
 
 # fmt: off
 LATENT_MEAN: tuple[float, ...] = (
@@ -42,6 +45,8 @@ def denormalise(latents: Tensor) -> Tensor:
 
 
 def _columns(device: torch.device) -> tuple[Tensor, Tensor]:
+    import torch
+
     mean = torch.tensor(LATENT_MEAN, device=device).view(1, -1, 1, 1, 1)
     std = torch.tensor(LATENT_STD, device=device).view(1, -1, 1, 1, 1)
     # The published networks keep 1/std in fp32 and divide by it; going through it keeps the last bit equal.
