@@ -96,11 +96,13 @@ ACCELERATORS = MappingProxyType(
 def current(name: str | None = None) -> Accelerator:
     """The accelerator of this machine: MUSA before CUDA before CPU, each only if built in and available.
 
-    `name` ("cuda", "musa" or "cpu") overrides the search. Raises ConfigError when it is unknown or not available here.
+    `name` ("cuda", "musa" or "cpu") overrides the search; an index behind it, as in "cuda:1", is for `activate`.
+    Raises ConfigError when it is unknown or not available here.
     """
     if name is None:
         found = next(candidate for candidate in ("musa", "cuda", "cpu") if _is_available(candidate))
         return ACCELERATORS[found]
+    name = name.partition(":")[0]
     if name not in ACCELERATORS:
         raise ConfigError(f"device is {name!r}, must be one of {', '.join(ACCELERATORS)}")
     if not _is_available(name):

@@ -62,7 +62,7 @@ def plan_command(
         print_json(summary)
         return
     for row in plan.refused:
-        results.print(f"refused {row}", markup=False, highlight=False, soft_wrap=True)
+        results.print(f"refused {row}")
     results.print(f"{plan.clips} clips, {len(plan.cached)} finished already, {len(plan.shards)} shards")
     for stage, count in plan.missing.items():
         results.print(f"  {stage:<10}{count} to do")
@@ -97,6 +97,5 @@ def gc_command(
     verb = "would remove" if report.dry_run else "removed"
     results.print(
         f"{verb} {len(report.removed)} {stage} artifacts, {report.freed_bytes / 1e9:.3f} GB; "
-        f"{report.kept_needed} stay because their clip is not delivered",
-        soft_wrap=True,
+        f"{report.kept_needed} stay because their clip is not delivered"
     )

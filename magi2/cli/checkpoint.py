@@ -30,7 +30,7 @@ def make_tiny_command(
     from magi2.checkpoints.tiny import make_tiny
 
     components = make_tiny(folder, architectures, seed=check_seed(seed))
-    results.print(f"{folder}: {', '.join(components)}", highlight=False, soft_wrap=True)
+    results.print(f"{folder}: {', '.join(components)}")
 
 
 @app.command("verify")
@@ -58,19 +58,11 @@ def verify_command(
 
 def _print(report: ComponentReport) -> None:
     if report.problem:
-        results.print(
-            f"{report.component:<14}BAD      {report.problem}",
-            style="red",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        results.print(f"{report.component:<14}BAD      {report.problem}", style="red")
         return
     fingerprint = report.fingerprint or "no fingerprint"
     line = f"{report.component:<14}ok       {report.tensors} tensors, {report.size_bytes / 1e9:.3f} GB, {fingerprint}"
-    results.print(line, highlight=False, soft_wrap=True)
+    results.print(line)
     if report.skipped:
         shown = ", ".join(report.skipped[:4]) + (" ..." if len(report.skipped) > 4 else "")
-        results.print(
-            f"{'':<14}{len(report.skipped)} tensors that nothing reads: {shown}", markup=False, soft_wrap=True
-        )
+        results.print(f"{'':<14}{len(report.skipped)} tensors that nothing reads: {shown}")

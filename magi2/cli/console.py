@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -21,8 +21,10 @@ from rich.progress import (
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
-results = Console()
-errors = Console(stderr=True)
+# What users wrote is printed as it is: neither markup nor emoji codes, and a path is never broken into lines.
+_AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+results = Console(**_AS_IT_IS)
+errors = Console(**_AS_IT_IS, stderr=True)
 
 
 def print_json(value: object) -> None:
@@ -79,7 +81,7 @@ class TerminalProgress:
             self._bars.advance(self._clips)
         if result.state == "failed":
             line = f"{result.clip.short_id} {result.stage.value} failed: {result.error}"
-            self._bars.console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+            self._bars.console.print(line, style="red")
 
     def _end_steps(self) -> None:
         if self._steps is not None:

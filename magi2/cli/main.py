@@ -51,8 +51,8 @@ def main() -> None:
     """Run the command line. Exit codes: 0 all good, 1 some clips failed, 2 bad input, 3 any other expected error."""
     try:
         app()
-    except Magi2Error as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    except (Magi2Error, OSError) as error:  # a full disk or a folder of somebody else's needs no traceback either
+        errors.print(f"error: {error}", style="red")
         sys.exit(EXIT_INPUT if isinstance(error, InputError) else EXIT_ERROR)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from magi2.batch import Row, make_batch, read_batch
 from magi2.cli.console import TerminalProgress, print_json, results
@@ -17,10 +18,11 @@ from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
-from magi2.errors import InputError
+from magi2.errors import CorruptedArtifactError, InputError
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
+    from magi2.stages.context import StageContext
     from magi2.stages.progress import StageResult
     from magi2.stages.render import Outcome
 
@@ -46,8 +48,9 @@ def render_command(
     """Render prompts to playable clips. What is in the store already is reused."""
     started = time.monotonic()
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    _make_folder(out)
     from magi2.stages.prepare import prepare
-    from magi2.stages.render import export, render
+    from magi2.stages.render import render
 
     rows: list[dict[str, Any]] = []
     with TerminalProgress() as progress:
@@ -57,7 +60,7 @@ def render_command(
         ]
         for context, group in contexts:
             for outcome in render(context, group):
-                files = {} if outcome.failure else export(context, outcome, out)
+                files = _exported(context, outcome, out)
                 rows.append(_row(outcome, files))
     summary = _summary(rows, time.monotonic() - started)
     print_json(summary) if as_json else _print_table(summary)
@@ -105,7 +108,7 @@ def stage_command(
     else:
         for result in found:
             line = f"{result.clip.short_id} {name} {result.state} {result.key or result.error}"
-            results.print(line, markup=False, highlight=False, soft_wrap=True)
+            results.print(line)
     if any(result.state == "failed" for result in found):
         raise typer.Exit(1)
 
@@ -139,6 +142,27 @@ def _clips(
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
     return batch.clips, profiles
+
+
+def _make_folder(out: Path) -> None:
+    """Before anything is rendered for it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror or error}") from error
+
+
+def _exported(context: StageContext, outcome: Outcome, out: Path) -> dict[str, Path]:
+    """The clip's files in `out`; one whose stored file turns out to be damaged has failed, its neighbours have not."""
+    from magi2.stages.render import export
+
+    if outcome.failure:
+        return {}
+    try:
+        return export(context, outcome, out)
+    except CorruptedArtifactError as error:
+        outcome.results[-1] = replace(outcome.results[-1], state="failed", error=error)
+        return {}
 
 
 def _by_profile(clips: Sequence[Clip], profiles: dict[str, Profile]) -> Iterable[tuple[Profile, list[Clip]]]:
@@ -178,7 +202,7 @@ def _summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def _print_table(summary: dict[str, Any]) -> None:
-    table = Table("clip", "name", "profile", "seed", "state", "seconds", "file or reason")
+    table = Table("clip", "name", "profile", "seed", "state", "seconds", Column("file or reason", overflow="fold"))
     for row in summary["clips"]:
         outcome = row["error"] or row["files"].get("clip.mp4", "")
         reason = f"{', '.join(row['flags'])} {outcome}" if row["flags"] else outcome
@@ -186,4 +210,4 @@ def _print_table(summary: dict[str, Any]) -> None:
         table.add_row(*cells, f"{row['seconds']:.1f}", reason)
     results.print(table)
     counts = " ".join(f"{key}={value}" for key, value in summary.items() if key != "clips")
-    results.print(counts, highlight=False, soft_wrap=True)
+    results.print(counts)

@@ -87,13 +87,17 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {override!r} is not of the form key=value, as in refiner.steps=8")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML: {str(error).splitlines()[0]}") from error
     *parents, last = key.split(".")
     target = data
     for parent in parents:
         if not isinstance(target.get(parent), dict):
             target[parent] = {}
         target = target[parent]
-    target[last] = yaml.safe_load(text)
+    target[last] = value
 
 
 def _read_architectures(names: object, configs: Path, profile: Path) -> dict[str, Any]:
