@@ -1,0 +1,206 @@
+"""The report of a batch: every clip in one list, reasons by name, nothing long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from magi2.artifacts.local import LocalStore
+from magi2.artifacts.manifest import ManifestDraft
+from magi2.batch import BadRow, Batch
+from magi2.config.load import load_profile
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
+from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
+from magi2.prompts.caption import Caption
+from magi2.report import build_report, profile_stages, save_failure, save_report
+from magi2.runtime.job import StageJob
+from magi2.runtime.results import write_results
+from magi2.stages.captions import CAPTION
+from magi2.stages.progress import StageResult
+from magi2.stages.recipes import RecipeBook, stage_names
+from magi2.types import Clip, StageName
+
+CONFIGS = Settings().configs
+WEIGHTS = dict.fromkeys(("text_encoder", "preview", "refiner", "video_vae", "turbo_vae", "audio_vae"), "0" * 64)
+TINY, NO_REFINER = load_profile("tiny", CONFIGS), load_profile("tiny-preview", CONFIGS)
+
+
+def book(profile: Profile) -> RecipeBook:
+    return RecipeBook(
+        profile, fingerprints=WEIGHTS, negative_prompt="bad", enhancement_mode="off", enhancement_model=None
+    )
+
+
+BOOKS = {profile.digest(): book(profile) for profile in (TINY, NO_REFINER)}
+
+
+def clip(number: int, profile: Profile = TINY, prompt: str = "a kite over dunes") -> Clip:
+    return Clip(f"{prompt} {number}", number, profile.name, profile.digest(), names=(f"row {number}",))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def planned(store: LocalStore, clips: list[Clip], *bad_rows: BadRow, failure_limit: int = 0) -> BatchPlan:
+    options = BatchOptions(failure_limit=failure_limit, on_bad_rows="skip")
+    batch = Batch(tuple(clips), bad_rows)
+    plan = plan_batch(
+        batch, name="night", source="night.jsonl", store=store, book_of=BOOKS.__getitem__, options=options
+    )
+    save_plan(plan, store)
+    return plan
+
+
+def run_stages(store: LocalStore, plan: BatchPlan, failures: dict[str, tuple[StageName, Magi2Error]]) -> None:
+    """Result documents as the worker writes them; a clip that fails has no results afterwards."""
+    for shard in plan.shards:
+        alive = list(shard.clips)
+        for stage in stage_names(shard.profile):
+            job = StageJob(plan.batch_id, shard.number, stage, store.url)
+            results = [result_of(each, stage, failures) for each in alive]
+            write_results(store, job, results)
+            alive = [result.clip for result in results if result.state != "failed"]
+
+
+def result_of(clip: Clip, stage: StageName, failures: dict[str, tuple[StageName, Magi2Error]]) -> StageResult:
+    failed_stage, error = failures.get(clip.clip_id, (None, None))
+    if failed_stage is stage:
+        return StageResult(stage, clip, "failed", 0.5, error=error)
+    flags = ("enhancement_fallback",) if "fallback" in clip.prompt and stage is StageName.ENHANCE else ()
+    return StageResult(stage, clip, "reused" if stage is StageName.ENCODE else "made", 2.0, "a" * 64, flags)
+
+
+def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
+    clips = [clip(1), clip(2), clip(3, NO_REFINER), clip(4, prompt="fallback")]
+    plan = planned(store, clips, BadRow(5, "the prompt is empty"))
+    run_stages(store, plan, {clips[1].clip_id: (StageName.PREVIEW, ImageError("no such picture"))})
+    report = build_report(store, plan.batch_id)
+    assert [c.clip_id for c in report.done] == [clips[0].clip_id, clips[2].clip_id]
+    assert [(c.clip_id, c.flags) for c in report.flagged] == [(clips[3].clip_id, ("enhancement_fallback",))]
+    refused, failed = report.failed
+    assert (refused.row, refused.stage, refused.reason) == (5, "plan", "the prompt is empty")
+    assert (failed.clip_id, failed.stage, failed.error_code) == (clips[1].clip_id, "preview", "image")
+    assert failed.reason == "no such picture"
+    assert report.counts == {
+        "clips_done": 2,
+        "clips_flagged": 1,
+        "clips_failed": 2,
+        "clips_skipped": 0,
+        # six stages, five without refiner; one is reused and the failed clip came to its third
+        "stages_computed": 5 + 5 + 4 + 1,
+        "stages_reused": 4,
+        "seconds": report.counts["seconds"],
+    }
+    assert not report.is_within_limit
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(0, False), (1, False), (2, True)])
+def test_refused_rows_count_against_the_failure_limit(store: LocalStore, limit: int, passes: bool) -> None:
+    clips = [clip(1), clip(2)]
+    plan = planned(store, clips, BadRow(3, "not JSON"), failure_limit=limit)
+    run_stages(store, plan, {clips[1].clip_id: (StageName.MUX, ImageError("broken"))})
+    assert build_report(store, plan.batch_id).is_within_limit is passes
+
+
+def test_shard_without_results_fails_its_clips_with_the_task_s_reason(store: LocalStore) -> None:
+    plan = planned(store, [clip(1), clip(2)])
+    save_failure(store, plan.batch_id, 0, StageName.ENHANCE, InfrastructureError("the disk is full"))
+    report = build_report(store, plan.batch_id)
+    assert {(c.stage, c.error_code, c.reason) for c in report.failed} == {
+        ("enhance", "infrastructure", "the disk is full")
+    }
+    assert len(report.failed) == 2
+
+
+def test_results_of_a_later_attempt_count_more_than_an_earlier_failure(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    save_failure(store, plan.batch_id, 0, StageName.PREVIEW, InfrastructureError("the disk is full"))
+    run_stages(store, plan, {})
+    assert build_report(store, plan.batch_id).counts["clips_failed"] == 0
+
+
+def test_unfinished_task_is_told_as_such(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    assert build_report(store, plan.batch_id).failed[0].reason == "its task has not finished"
+
+
+def test_finished_clips_are_skipped_and_their_stages_reused(store: LocalStore, tmp_path: Path) -> None:
+    finished = clip(1)
+    deliver(store, finished, tmp_path)
+    plan = planned(store, [finished, clip(2, NO_REFINER)])
+    assert [len(shard.clips) for shard in plan.shards] == [1]
+    run_stages(store, plan, {})
+    report = build_report(store, plan.batch_id)
+    assert [(c.clip_id, c.key) for c in report.skipped] == [(finished.clip_id, plan.finished[finished.clip_id])]
+    assert (report.counts["clips_done"], report.counts["clips_skipped"]) == (1, 1)
+    assert report.counts["stages_reused"] == 6 + 1
+
+
+def test_batch_without_shards_has_a_report(store: LocalStore, tmp_path: Path) -> None:
+    finished = clip(1)
+    deliver(store, finished, tmp_path)
+    plan = planned(store, [finished])
+    assert not plan.shards
+    report = build_report(store, plan.batch_id)
+    assert (report.counts["clips_skipped"], report.counts["stages_computed"]) == (1, 0)
+    assert report.is_within_limit
+
+
+def test_flagged_file_of_an_earlier_run_is_not_called_good(store: LocalStore, tmp_path: Path) -> None:
+    finished = clip(1)
+    deliver(store, finished, tmp_path, flags=("clipped_audio",))
+    plan = planned(store, [finished])
+    report = build_report(store, plan.batch_id)
+    assert [c.flags for c in report.flagged] == [("clipped_audio",)]
+    assert not report.skipped
+
+
+def test_prompts_and_reasons_are_cut(store: LocalStore) -> None:
+    long = clip(1, prompt="word " * 2000)
+    plan = planned(store, [long], BadRow(2, "x" * 9000))
+    run_stages(store, plan, {long.clip_id: (StageName.ENHANCE, InputError("y" * 9000))})
+    report = build_report(store, plan.batch_id)
+    text = report.to_markdown()
+    assert all(len(c.prompt) <= 200 and len(c.reason or "") <= 500 for c in report.failed)
+    assert len(text) < 2500
+
+
+def test_markdown_keeps_foreign_text_in_its_cell(store: LocalStore) -> None:
+    hostile = clip(1, prompt="a | b\n\n<script>alert(1)</script> [link](http://x)")
+    plan = planned(store, [hostile])
+    run_stages(store, plan, {hostile.clip_id: (StageName.DECODE, ImageError("bad | worse"))})
+    text = build_report(store, plan.batch_id).to_markdown()
+    (line,) = [line for line in text.splitlines() if hostile.short_id in line]
+    assert line.count("|") - line.count("\\|") == 6
+    assert r"\<script\>" in text
+    assert r"\[link\]" in text
+
+
+def test_documents_are_written_for_people_and_scripts(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    run_stages(store, plan, {})
+    name = save_report(build_report(store, plan.batch_id), store)
+    assert name == f"batches/{plan.batch_id}/report.json"
+    assert b'"clips_done": 1' in (store.get_document(name) or b"")
+    assert b"1 clips done" in (store.get_document(f"batches/{plan.batch_id}/report.md") or b"")
+
+
+def test_stages_of_a_document_are_those_of_the_profile() -> None:
+    for profile in (TINY, NO_REFINER):
+        assert tuple(profile_stages(profile.model_dump(mode="json"))) == stage_names(profile)
+
+
+def deliver(store: LocalStore, clip: Clip, folder: Path, flags: tuple[str, ...] = ()) -> None:
+    """A caption and a delivered file, as the stages leave them."""
+    recipes = BOOKS[clip.profile_digest]
+    caption = folder / "caption.json"
+    caption.write_bytes(Caption(clip.prompt, mode_requested="off", mode_used="off").to_json())
+    store.publish(ManifestDraft(recipes.enhance(clip)), {CAPTION: caption})
+    video = folder / "clip.mp4"
+    video.write_bytes(b"video")
+    store.publish(ManifestDraft(recipes.chain(clip, clip.prompt)[StageName.MUX], flags=flags), {"clip.mp4": video})
