@@ -77,6 +77,8 @@ class SafetensorsFolder:
         if index.is_file():
             try:
                 weight_map = dict(json.loads(index.read_text())["weight_map"])
+                if not all(isinstance(file_name, str) for file_name in weight_map.values()):
+                    raise TypeError("a tensor is mapped to something that is no file name")
             except (ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(f"{index}: not a safetensors index: {error}") from error
             for file_name in sorted(set(weight_map.values())):
@@ -95,9 +97,12 @@ class SafetensorsFolder:
         if Path(file_name).name != file_name:
             raise CheckpointError(f"{self.folder / INDEX_NAME}: shard name {file_name!r} leaves the folder")
         with self._open_file(file_name) as handle:
-            absent = sorted(expected - set(handle.keys()))
-        if absent:
-            raise CheckpointError(f"{self.folder / file_name}: the index promises {absent[0]!r}, the file lacks it")
+            found = set(handle.keys())
+        place = self.folder / file_name
+        if absent := sorted(expected - found):
+            raise CheckpointError(f"{place}: the index promises {absent[0]!r}, the file lacks it")
+        if unlisted := sorted(found - expected):
+            raise CheckpointError(f"{place}: holds {unlisted[0]!r}, which the index does not list there")
 
     def _open_file(self, file_name: str) -> Any:
         path = self.folder / file_name

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from magi2.artifacts.recipe import Recipe
+from magi2.artifacts.recipe import Recipe, sha256_file
+from magi2.errors import ImageError
 from magi2.media.image import load_image, prepare_reference
 from magi2.models.text_encoder.encoder import TextEncoder, TextEncoding, load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
@@ -90,6 +91,8 @@ class EncodeStage(Stage[Encoders]):
 
     def _encode_image(self, models: Encoders, figure: FigureImage) -> Tensor:
         preview = self.context.book.profile.preview
+        if sha256_file(figure.path) != figure.sha256:
+            raise ImageError(f"{figure.path}: changed since the batch was read")
         pixels = prepare_reference(
             load_image(figure.path), height=preview.height, width=preview.width, mode=preview.ref_image_type
         )

@@ -170,9 +170,11 @@ class RecipeBook:
 
     @cached_property
     def _decode(self) -> dict[str, JSON]:
+        wan = self.profile.decode.decoder == "wan"
         return self.profile.decode.model_dump(mode="json") | {
             "compute_dtype": self.profile.compute_dtype,
             "fps": str(frame_rate(self.profile)),
+            **({"video_vae": asdict(self.profile.architectures.video_vae)} if wan else {}),
         }
 
     @cached_property

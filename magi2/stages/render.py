@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magi2 import platform
+from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.base import Stage
 from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
@@ -52,14 +53,34 @@ def run_stage(context: StageContext, name: StageName, clips: Sequence[Clip]) -> 
 
 
 def render(context: StageContext, clips: Sequence[Clip]) -> list[Outcome]:
-    """Every stage of every clip, in the order of `clips`; a clip that fails leaves and the others go on."""
-    outcomes = [Outcome(clip) for clip in clips]
+    """Every stage of every clip, in the order of `clips`; a clip that fails leaves and the others go on.
+
+    A clip whose file is in the store needs no stage, whatever retention has taken of what led to it.
+    """
+    outcomes = [Outcome(clip, _stored_results(context, clip)) for clip in clips]
+    unfinished = [outcome for outcome in outcomes if not outcome.results]
     for name in stage_names(context.book.profile):
-        alive = [outcome for outcome in outcomes if outcome.failure is None]
+        alive = [outcome for outcome in unfinished if outcome.failure is None]
         results = run_stage(context, name, [outcome.clip for outcome in alive])
         for outcome, result in zip(alive, results, strict=True):
             outcome.results.append(result)
     return outcomes
+
+
+def _stored_results(context: StageContext, clip: Clip) -> list[StageResult]:
+    """Results of the stages whose artifacts are there, if the clip's file is; none when anything is to be made."""
+    if context.force:
+        return []
+    try:
+        caption = context.caption(clip)
+        recipes = [context.book.enhance(clip, caption.mode_used), *context.book.chain(clip, caption.text).values()]
+        manifests = [context.store.find(recipe.stage, recipe.key) for recipe in recipes]
+    except (InputError, CorruptedArtifactError):
+        return []
+    if manifests[-1] is None:
+        return []
+    stages = [(STAGES[StageName(manifest.stage)](context), manifest) for manifest in manifests if manifest is not None]
+    return [StageResult(s.name, clip, "reused", 0.0, m.key, s.flags(m, None)) for s, m in stages]
 
 
 def export(context: StageContext, outcome: Outcome, folder: Path) -> dict[str, Path]:
