@@ -16,7 +16,7 @@ from typing import Any
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, Magi2Error
 from magi2.plan import load_batch, read_document
-from magi2.runtime.events import cut, error_text
+from magi2.runtime.events import cut, quotes_users
 from magi2.runtime.results import read_results
 from magi2.types import StageName
 
@@ -149,8 +149,14 @@ def save_report(report: Report, store: ArtifactStore) -> str:
 
 def save_failure(store: ArtifactStore, batch_id: str, shard: int, stage: StageName, error: Magi2Error) -> None:
     """Write down why a stage of a shard ended without results, for the report."""
-    content = {"error_code": error.code, "error": cut(error_text(error), MAX_REASON)}
+    content = {"error_code": error.code, "error": reason_of(error)}
     store.put_document(_failure_name(batch_id, shard, stage), json.dumps(content, ensure_ascii=False).encode())
+
+
+def reason_of(error: Magi2Error) -> str:
+    """The error in one line that quotes nobody at length."""
+    line = str(error).partition("\n")[0]
+    return cut(line, MAX_PROMPT if quotes_users(error.code) else MAX_REASON)
 
 
 def profile_stages(profile: Mapping[str, Any]) -> list[StageName]:

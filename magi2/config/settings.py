@@ -29,6 +29,8 @@ class Settings:
     """Where artifacts live: a folder or an s3:// address (MAGI2_STORE)."""
     catalog: str | None = field(default=None, repr=False)
     """SQLAlchemy URL of the catalog's database; by default a SQLite file in a local store (MAGI2_CATALOG)."""
+    inbox: Path | None = None
+    """Folder where new batch files are dropped, each of which starts a run (MAGI2_INBOX)."""
     configs: Path = _CONFIGS
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
     device: str | None = None
@@ -72,7 +74,7 @@ class Settings:
 
 
 def _parse(variable: str, name: str, text: str) -> object:
-    if name in ("ckpt_root", "configs"):
+    if name in ("ckpt_root", "configs", "inbox"):
         return Path(text).expanduser().absolute()
     if name == "deterministic":
         if text.lower() not in ("0", "1", "true", "false"):

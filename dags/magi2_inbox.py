@@ -1,0 +1,31 @@
+"""Start one run of `magi2_render_batch` for each new batch file in the folder MAGI2_INBOX.
+
+A file is taken once it has not changed for ten seconds; `*.partial` and files of other kinds are left alone. Taken
+files lie in `claimed/`, unreadable ones in `rejected/` with the reason beside them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from operators.inbox import InboxOperator
+
+with DAG(
+    "magi2_inbox",
+    dag_display_name="Inbox",
+    description="Starts a run for each new batch file",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    dagrun_timeout=timedelta(minutes=30),
+    tags=["magi2"],
+):
+    InboxOperator(
+        task_id="start_runs",
+        trigger_dag_id="magi2_render_batch",
+        execution_timeout=timedelta(minutes=10),
+        retries=1,
+    )

@@ -1,0 +1,46 @@
+"""Keep the store small and the catalog true: expire intermediates, sweep leftovers, reconcile catalog and store.
+
+Nothing that an undelivered clip needs is removed. Trigger it with "Dry run" to see what would go.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, chain, task
+
+from operators.base import CPU, RETRY_POLICY
+from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+
+with DAG(
+    "magi2_maintenance",
+    dag_display_name="Maintenance",
+    description="Retention of artifacts, leftovers, catalog check",
+    doc_md=__doc__,
+    schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    dagrun_timeout=timedelta(hours=12),
+    default_args={
+        "pool": CPU,
+        "queue": CPU,
+        "retries": 2,
+        "retry_delay": timedelta(minutes=5),
+        "retry_policy": RETRY_POLICY,
+        "execution_timeout": timedelta(hours=4),
+    },
+    params={
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Only say what would happen"),
+        "decode_days": Param(
+            7, type="number", minimum=0, title="Intermediates", description="Days after delivery that they are kept"
+        ),
+        "sweep_hours": Param(48, type="number", minimum=1, title="Leftovers", description="Hours until they are swept"),
+    },
+    tags=["magi2"],
+) as dag:
+    dry_run = dag.param("dry_run")
+    chain(
+        task(task_id="expire")(expire_artifacts)(dag.param("decode_days"), dry_run=dry_run),
+        task(task_id="sweep")(sweep_store)(dag.param("sweep_hours"), dry_run=dry_run),
+        task(task_id="reconcile")(reconcile_catalog)(dry_run=dry_run),
+    )

@@ -1,0 +1,168 @@
+"""Entering a batch's course in the catalog while it runs.
+
+The store is the truth: a catalog that cannot be reached never stops a render. It falls behind, the log says so, and
+`magi2 catalog rebuild` brings it up to date.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.engine import catalog_url
+from magi2.config.settings import Settings
+from magi2.errors import CancelledError, Magi2Error
+from magi2.plan import BatchPlan, load_batch, read_document
+from magi2.report import Report, ReportedClip, profile_stages, reason_of
+from magi2.runtime.events import ClipFinished, Event
+from magi2.runtime.job import StageJob
+from magi2.runtime.results import failed_clips
+from magi2.types import StageName
+
+logger = logging.getLogger(__name__)
+
+
+def due_clips(store: ArtifactStore, job: StageJob) -> list[str]:
+    """Ids of the clips that the job works on: its shard's, less those lost in earlier stages; none for a stage that
+    the profile does not have."""
+    shard = read_document(store, f"batches/{job.batch_id}/shards/{job.shard}.json")
+    stages = profile_stages(load_batch(store, job.batch_id)["profiles"][shard["profile_digest"]])
+    if job.stage not in stages:
+        return []
+    lost = failed_clips(store, job.batch_id, job.shard, stages[: stages.index(job.stage)])
+    return [clip["clip_id"] for clip in shard["clips"] if clip["clip_id"] not in lost]
+
+
+class Bookkeeper:
+    """Enters a plan, a stage or a report. After the first error of the catalog it says so once and enters no more."""
+
+    def __init__(self, store: ArtifactStore, open_: Callable[[], Catalog]) -> None:
+        self._store = store
+        self._open = open_
+        self._catalog: Catalog | None = None
+        self._is_behind = False
+        self._unfinished: list[str] = []
+
+    @classmethod
+    def of(cls, settings: Settings, store: ArtifactStore) -> Bookkeeper:
+        """The bookkeeper of a deployment's catalog."""
+        return cls(store, lambda: open_catalog(catalog_url(settings)))
+
+    def planned(self, plan: BatchPlan) -> None:
+        """A batch is about to run."""
+        self._enter(lambda catalog: _enter_plan(catalog, self._store, plan))
+
+    def started(self, job: StageJob, clip_ids: Sequence[str]) -> None:
+        """A stage begins with these clips."""
+        self._unfinished = list(clip_ids)
+
+        def work(catalog: Catalog) -> None:
+            host = socket.gethostname()
+            catalog.batches.mark(job.batch_id, BatchState.RUNNING)
+            catalog.runs.start(job.batch_id, job.stage, clip_ids, attempt=job.attempt, shard=job.shard, host=host)
+
+        self._enter(work)
+
+    def heard(self, job: StageJob, event: Event) -> None:
+        """The stage that was started tells of its progress."""
+        if isinstance(event, ClipFinished):
+            self._unfinished.remove(event.clip_id)
+            self._enter(lambda catalog: _enter_result(catalog, self._store, job, event))
+
+    def ended(self, job: StageJob, error: Magi2Error) -> None:
+        """The stage that was started ended without results for the clips not heard of."""
+        state = RunState.CANCELLED if isinstance(error, CancelledError) else RunState.FAILED
+        ended = Run(
+            clip_id="",
+            stage=job.stage,
+            state=state,
+            attempt=job.attempt,
+            shard=job.shard,
+            host=socket.gethostname(),
+            finished_at=datetime.now(UTC),
+            error_code=error.code,
+            error=reason_of(error),
+        )
+        runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
+        self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs))
+
+    def reported(self, report: Report) -> None:
+        """A batch has come to its end."""
+        self._enter(lambda catalog: _enter_report(catalog, report))
+
+    def _enter(self, work: Callable[[Catalog], None]) -> None:
+        if self._is_behind:
+            return
+        try:
+            self._catalog = self._catalog or self._open()
+            work(self._catalog)
+        except Magi2Error as error:
+            self._is_behind = True
+            logger.warning("the catalog falls behind (magi2 catalog rebuild makes it good): %s", error)
+
+
+def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None:
+    batch = NewBatch(
+        batch_id=plan.batch_id,
+        name=plan.name,
+        source=plan.source,
+        clips_total=plan.clips,
+        failure_limit=plan.options.failure_limit,
+        on_bad_rows=plan.options.on_bad_rows,
+        dag_id=plan.origin.get("dag_id"),
+        run_id=plan.origin.get("run_id"),
+        requested_by=plan.origin.get("requested_by"),
+        parent_batch_id=plan.origin.get("parent_batch_id"),
+    )
+    profiles = {digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()}
+    catalog.batches.create(batch, profiles)
+    catalog.batches.mark(plan.batch_id, BatchState.RUNNING)
+    catalog.batches.refuse_rows(plan.batch_id, {row.number: row.reason for row in plan.refused})
+    keys = plan.finished
+    catalog.artifacts.index(m for key in keys.values() if (m := store.find(StageName.MUX, key)) is not None)
+    catalog.clips.add(plan.batch_id, (PlannedClip(clip, artifact_key=keys[clip.clip_id]) for clip in plan.cached))
+    for shard in plan.shards:
+        catalog.clips.add(plan.batch_id, (PlannedClip(clip, shard.number) for clip in shard.clips))
+
+
+def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: ClipFinished) -> None:
+    if event.key and (manifest := store.find(job.stage, event.key)):
+        catalog.artifacts.index([manifest])
+    finished = datetime.now(UTC)
+    run = Run(
+        clip_id=event.clip_id,
+        stage=job.stage,
+        state=RunState(event.state),
+        attempt=job.attempt,
+        shard=job.shard,
+        host=socket.gethostname(),
+        started_at=finished - timedelta(seconds=event.seconds),
+        finished_at=finished,
+        seconds=event.seconds,
+        accelerator_seconds=event.accelerator_seconds,
+        peak_memory_bytes=event.peak_memory_bytes or None,
+        error_code=event.error_code,
+        error=event.error,
+        flags=event.flags,
+        artifact_key=event.key,
+    )
+    catalog.runs.finish(job.batch_id, [run])
+
+
+def _enter_report(catalog: Catalog, report: Report) -> None:
+    catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
+    for clip in (clip for clip in report.failed if clip.clip_id):
+        _enter_failure(catalog, report.batch_id, clip)
+    catalog.batches.mark(report.batch_id, BatchState.DONE if report.is_within_limit else BatchState.FAILED)
+
+
+def _enter_failure(catalog: Catalog, batch_id: str, clip: ReportedClip) -> None:
+    record = catalog.clips.get(batch_id, clip.clip_id or "")
+    if record is not None and record.state in (ClipState.WAITING, ClipState.RUNNING):
+        stage = StageName(clip.stage) if clip.stage else None
+        catalog.clips.mark(batch_id, [record.clip_id], ClipState.FAILED, failed_stage=stage, reason=clip.reason)

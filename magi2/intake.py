@@ -1,0 +1,69 @@
+"""From the address of a batch file to its plan, with a deployment's profiles, weights and store; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.batch import make_batch, read_rows
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.load import load_profile
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.errors import InputError
+from magi2.plan import BatchOptions, BatchPlan, plan_batch
+from magi2.stages.books import recipe_book
+from magi2.stages.recipes import RecipeBook
+
+
+def plan_location(
+    location: str,
+    *,
+    settings: Settings,
+    store: ArtifactStore,
+    profile: str,
+    overrides: Sequence[str] = (),
+    images: str | None = None,
+    options: BatchOptions,
+    origin: Mapping[str, str | None] | None = None,
+) -> BatchPlan:
+    """The plan of the batch file at `location`, a path or a file:// address; nothing is written.
+
+    `profile` is for rows that name none, `overrides` (`dotted.key=value`) change every profile. Relative paths in the
+    file start at `images`, by default at the file's own folder.
+    Raises: InputError for a file or rows that cannot be rendered, ConfigError, CheckpointError.
+    """
+    path = local_path(location)
+    weights = CheckpointFolder(settings.checkpoint_root())
+    books: dict[str, RecipeBook] = {}
+
+    @cache
+    def profile_of(name: str | None) -> Profile:
+        resolved = load_profile(name or profile, settings.configs, overrides)
+        books[resolved.digest()] = recipe_book(resolved, settings, weights)
+        return resolved
+
+    profile_of(None)  # a wrong default or override is nobody's row
+    folder = local_path(images) if images else path.resolve().parent
+    return plan_batch(
+        make_batch(read_rows(path), profile_of, folder=folder),
+        name=path.stem,
+        source=location,
+        store=store,
+        book_of=books.__getitem__,
+        options=options,
+        origin=origin,
+    )
+
+
+def local_path(location: str) -> Path:
+    """The path of a location on this host. Raises InputError for an address elsewhere."""
+    if "://" not in location:
+        return Path(location).expanduser()
+    parts = urlsplit(location)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise InputError(f"{location}: not a file of this host", hint="give a path or file:///folder/batch.jsonl")
+    return Path(unquote(parts.path))

@@ -1,0 +1,55 @@
+"""Housekeeping of the store and the catalog: functions for thin tasks, with all imports inside."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
+    """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.retention`."""
+    from magi2.artifacts.address import open_store
+    from magi2.config.settings import Settings
+    from magi2.retention import RetentionPolicy, collect_garbage
+    from magi2.types import StageName
+
+    store = open_store(Settings.from_environment().store)
+    policy = RetentionPolicy(keep_days={StageName.DECODE: decode_days})
+    report = collect_garbage(store, policy=policy, dry_run=dry_run)
+    for stage, key in report.removed:
+        logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
+    return {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
+
+
+def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
+    """Delete what dead attempts left in the store."""
+    from magi2.artifacts.address import open_store
+    from magi2.config.settings import Settings
+
+    names = open_store(Settings.from_environment().store).sweep(older_than_hours=older_than_hours, dry_run=dry_run)
+    for name in names:
+        logger.info("%s %s", "would delete" if dry_run else "deleted", name)
+    return {"swept": len(names)}
+
+
+def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
+    """Compare catalog and store, and make the catalog anew from the store if they differ."""
+    from magi2.artifacts.address import open_store
+    from magi2.catalog import open_catalog
+    from magi2.catalog.engine import catalog_url
+    from magi2.catalog.rebuild import rebuild
+    from magi2.catalog.verify import verify
+    from magi2.config.settings import Settings
+
+    settings = Settings.from_environment()
+    store, catalog = open_store(settings.store), open_catalog(catalog_url(settings))
+    problems = 0
+    for problem in verify(store, catalog, digests=False):
+        logger.warning("%s %s: %s", problem.kind.value, problem.place, problem.message)
+        problems += 1
+    if problems and not dry_run:
+        report = rebuild(store, catalog)
+        logger.info("rebuilt: %d artifacts, %d batches, %d clips", report.artifacts, report.batches, report.clips)
+    return {"problems": problems, "rebuilt": bool(problems and not dry_run)}
