@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,26 +65,23 @@ def batch_clips(store: ArtifactStore, batch_id: str) -> tuple[Clip, ...]:
     return tuple(clip_from_document(document) for document in documents)
 
 
-def first_changed_stage(before: RecipeBook, after: RecipeBook, clip: Clip) -> StageName | None:
-    """The first stage of `clip` that two profiles do not share, or None when they make the same clip."""
+def first_changed_stage(before: RecipeBook, after: RecipeBook) -> StageName | None:
+    """The first stage whose recipe two profiles do not share, or None when they make the same clips."""
+    clip = Clip("any prompt", 0, before.profile.name, before.profile.digest())
     old, new = ({StageName.ENHANCE: book.enhance(clip), **book.chain(clip, clip.prompt)} for book in (before, after))
     return next((stage for stage in stage_names(after.profile) if old.get(stage) != new.get(stage)), None)
 
 
 def check_first_stage(
-    before: Mapping[str, Profile],
+    profiles: Iterable[Profile],
     overrides: Sequence[str],
     from_stage: StageName,
-    clips: Sequence[Clip],
     book_of: Callable[[Profile], RecipeBook],
 ) -> None:
     """Raises InputError when a change reaches back before `from_stage`, so that nothing is made again unawares."""
     order = list(StageName)
-    for digest, profile in before.items():
-        clip = next((clip for clip in clips if clip.profile_digest == digest), None)
-        if clip is None:
-            continue
-        first = first_changed_stage(book_of(profile), book_of(override_profile(profile, overrides)), clip)
+    for profile in profiles:
+        first = first_changed_stage(book_of(profile), book_of(override_profile(profile, overrides)))
         if first is not None and order.index(first) < order.index(from_stage):
             raise InputError(
                 f"profile {profile.name}: {', '.join(overrides)} changes the {first.value} stage already",

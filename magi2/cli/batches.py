@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -22,31 +20,19 @@ def plan_command(
 ) -> None:
     """Dry run: clips, what the store has already, shards and the accelerator time still to spend."""
     from magi2.artifacts.address import open_store
-    from magi2.batch import read_batch
-    from magi2.checkpoints.layout import CheckpointFolder
-    from magi2.config.load import load_profile
     from magi2.estimate import estimate_seconds
-    from magi2.plan import BatchOptions, plan_batch
-    from magi2.stages.books import recipe_book
+    from magi2.intake import plan_location
+    from magi2.plan import BatchOptions
 
     settings = Settings.from_environment()
-    weights = CheckpointFolder(settings.checkpoint_root())
-    books: dict[str, Any] = {}
-
-    @cache
-    def profile_of(name: str | None) -> Any:
-        resolved = load_profile(name or profile, settings.configs, overrides)
-        books[resolved.digest()] = recipe_book(resolved, settings, weights)
-        return resolved
-
     store = open_store(settings.store)
-    plan = plan_batch(
-        read_batch(file, profile_of),
-        name=file.name,
-        source=str(file),
+    plan = plan_location(
+        str(file),
+        settings=settings,
         store=store,
-        book_of=books.__getitem__,
-        options=BatchOptions(on_bad_rows=on_bad_rows),  # type: ignore[arg-type]
+        profile=profile,
+        overrides=overrides,
+        options=BatchOptions(on_bad_rows=on_bad_rows),  # type: ignore[arg-type]  # checked there
     )
     estimate = estimate_seconds(plan, store)
     summary = {

@@ -33,6 +33,12 @@ class Settings:
     """Folder where new batch files are dropped, each of which starts a run (MAGI2_INBOX)."""
     configs: Path = _CONFIGS
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
+    airflow_url: str | None = None
+    """Address of Airflow's API server, for `magi2 rerun` (MAGI2_AIRFLOW_URL)."""
+    airflow_user: str | None = None
+    """Who logs in there; unset where every visitor is an admin (MAGI2_AIRFLOW_USER)."""
+    airflow_password: str | None = field(default=None, repr=False)
+    """The password (MAGI2_AIRFLOW_PASSWORD)."""
     device: str | None = None
     """cuda, musa or cpu, optionally with an index; by default what the machine has (MAGI2_DEVICE)."""
     ffmpeg: str | None = None
