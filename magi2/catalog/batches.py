@@ -1,0 +1,168 @@
+"""Batches in the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, update
+
+from magi2.catalog.engine import Database
+from magi2.catalog.progress import clip_counts, stage_progress
+from magi2.catalog.records import (
+    BatchProgress,
+    BatchRecord,
+    BatchState,
+    ClipState,
+    NewBatch,
+    Page,
+    Profiles,
+    Request,
+    now,
+)
+from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_CLIP, StateError
+from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow
+
+
+class Batches:
+    """What was asked for, and how far it is. All raise InfrastructureError when the database does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, batch: NewBatch, profiles: Profiles) -> None:
+        """Enter a batch and the resolved profiles, by digest, of its clips.
+
+        A batch that is there is brought up to date; one that is finished is left as it is.
+        """
+        self._database.write(insert_batch, batch, profiles)
+
+    def refuse_rows(self, batch_id: str, reasons: Mapping[int, str]) -> None:
+        """Enter the rows of the batch file, by number, that cannot be rendered. Raises StateError without a batch."""
+        rows = [{"batch_id": batch_id, "row_number": number, "reason": text} for number, text in reasons.items()]
+        for chunk in chunks(rows):
+            self._database.write(upsert, RefusedRow, chunk, update=["reason"])
+
+    def refused_rows(self, batch_id: str) -> dict[int, str]:
+        """Why rows were refused, by their number."""
+        query = select(RefusedRow.row_number, RefusedRow.reason).where(RefusedRow.batch_id == batch_id)
+        rows = self._database.read(lambda connection: connection.execute(query.order_by(RefusedRow.row_number)).all())
+        return {number: reason for number, reason in rows}
+
+    def get(self, batch_id: str) -> BatchRecord | None:
+        """The batch, or None."""
+        return self._database.read(_get, batch_id)
+
+    def search(
+        self, *, state: BatchState | None = None, text: str | None = None, offset: int = 0, limit: int = 50
+    ) -> Page[BatchRecord]:
+        """Batches, the newest first. `text` is looked for in id, name and source, whatever the case."""
+        conditions: list[ColumnElement[bool]] = []
+        if state is not None:
+            conditions.append(BatchRow.state == state)
+        if text:
+            columns = (BatchRow.batch_id, BatchRow.name, BatchRow.source)
+            conditions.append(or_(*(column.icontains(text, autoescape=True) for column in columns)))
+        query = select(BatchRow.__table__).where(*conditions)
+        ordered = query.order_by(BatchRow.created_at.desc(), BatchRow.batch_id).offset(offset).limit(limit)
+
+        def work(connection: Connection) -> Page[BatchRecord]:
+            total = connection.scalar(select(func.count()).select_from(BatchRow).where(*conditions))
+            return Page([_record(row) for row in connection.execute(ordered)], total or 0)
+
+        return self._database.read(work)
+
+    def mark(self, batch_id: str, state: BatchState) -> None:
+        """Move a batch to a state; one that is cancelled takes its unfinished clips along.
+
+        A finished batch may run again, which also ends an old request. Raises StateError when the batch is absent,
+        cannot get there from where it is, or is said to be done while clips are not finished.
+        """
+        self._database.write(_mark, batch_id, state)
+
+    def request(self, batch_id: str, request: Request | None) -> None:
+        """Ask for a pause or the end of a batch, or withdraw a pause by None.
+
+        Raises StateError when the batch is absent or finished, or was asked to end and shall now do otherwise.
+        """
+        settled = or_(BatchRow.requested.is_(None), BatchRow.requested != Request.CANCEL)
+        query = update(BatchRow).where(BatchRow.batch_id == batch_id, BatchRow.state.not_in(FINISHED_BATCH))
+        if request is not Request.CANCEL:
+            query = query.where(settled)
+
+        def work(connection: Connection) -> None:
+            if connection.execute(query.values(requested=request)).rowcount == 0:
+                batch = _require(connection, batch_id)
+                asked = f", was asked to {batch.requested}" if batch.requested else ""
+                raise StateError(f"batch {batch_id} is {batch.state}{asked}: too late for {request or 'going on'}")
+
+        self._database.write(work)
+
+    def progress(self, batch_id: str) -> BatchProgress:
+        """How far the batch is. Raises StateError when there is none."""
+
+        def work(connection: Connection) -> BatchProgress:
+            batch = _require(connection, batch_id)
+            counts = clip_counts(connection, [batch_id])[batch_id]
+            return BatchProgress(batch=batch, clips=counts, stages=stage_progress(connection, batch_id))
+
+        return self._database.read(work)
+
+    def clip_counts(self, batch_ids: Sequence[str]) -> dict[str, dict[ClipState, int]]:
+        """How many clips of each of these batches are in each state."""
+        return self._database.read(clip_counts, batch_ids)
+
+
+def insert_batch(connection: Connection, batch: NewBatch, profiles: Profiles) -> None:
+    """Enter a batch that is waiting, with its profiles."""
+    rows = [{"digest": digest, "content": dict(content)} for digest, content in profiles.items()]
+    upsert(connection, ProfileRow, rows)
+    values = vars(batch)
+    row = {**values, "state": BatchState.WAITING, "requested": None, "finished_at": None}
+    changeable = [name for name in values if name not in ("batch_id", "created_at")]
+    upsert(connection, BatchRow, [row], update=changeable, where=BatchRow.state.not_in(FINISHED_BATCH))
+
+
+def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
+    batch = _require(connection, batch_id)
+    unfinished = sum(clip_counts(connection, [batch_id])[batch_id][each] for each in UNFINISHED_CLIP)
+    if state is BatchState.DONE and unfinished:
+        raise StateError(f"batch {batch_id}: is not done, {unfinished} clips are not finished")
+    reopened = batch.state in FINISHED_BATCH and state is BatchState.RUNNING
+    query = (
+        update(BatchRow)
+        .where(BatchRow.batch_id == batch_id, BatchRow.state.in_(BATCH_SOURCES[state]))
+        .values(
+            state=state,
+            finished_at=case((BatchRow.state == state, BatchRow.finished_at), else_=now())
+            if state in FINISHED_BATCH
+            else None,
+            requested=None if reopened else BatchRow.requested,
+        )
+    )
+    if connection.execute(query).rowcount == 0:
+        raise StateError(f"batch {batch_id} is {batch.state} and cannot become {state}")
+    if state is BatchState.CANCELLED:
+        clips = update(BatchClipRow).where(BatchClipRow.batch_id == batch_id, BatchClipRow.state.in_(UNFINISHED_CLIP))
+        connection.execute(clips.values(state=ClipState.CANCELLED, updated_at=now()))
+
+
+def _get(connection: Connection, batch_id: str) -> BatchRecord | None:
+    row = connection.execute(select(BatchRow.__table__).where(BatchRow.batch_id == batch_id)).one_or_none()
+    return None if row is None else _record(row)
+
+
+def _require(connection: Connection, batch_id: str) -> BatchRecord:
+    batch = _get(connection, batch_id)
+    if batch is None:
+        raise StateError(f"there is no batch {batch_id!r} in the catalog")
+    return batch
+
+
+def _record(row: Row[Any]) -> BatchRecord:
+    values = dict(row._mapping)
+    requested = values.pop("requested")
+    return BatchRecord(
+        **{**values, "state": BatchState(values["state"])}, requested=None if requested is None else Request(requested)
+    )

@@ -1,0 +1,255 @@
+"""Clips of batches in the catalog."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, cast, func, or_, select, update
+
+from magi2.catalog.engine import Database
+from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
+from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.states import CLIP_SOURCES, StateError
+from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment
+from magi2.types import Clip, FigureImage, StageName
+
+
+class ClipSort(StrEnum):
+    """What a list of clips is ordered by."""
+
+    UPDATED = "updated"
+    PRIORITY = "priority"
+    PROMPT = "prompt"
+    PROFILE = "profile"
+    SEED = "seed"
+    SHARD = "shard"
+    STATE = "state"
+
+
+_SORT_COLUMNS: dict[ClipSort, Any] = {
+    ClipSort.UPDATED: BatchClipRow.updated_at,
+    ClipSort.PRIORITY: BatchClipRow.priority,
+    ClipSort.PROMPT: ClipRow.prompt,
+    ClipSort.PROFILE: ClipRow.profile_name,
+    ClipSort.SEED: ClipRow.seed,
+    ClipSort.SHARD: BatchClipRow.shard,
+    ClipSort.STATE: BatchClipRow.state,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipQuery:
+    """Which clips: all conditions that are given must hold. `text` is looked for in prompt, names and clip id."""
+
+    batch_id: str | None = None
+    state: ClipState | None = None
+    profile: str | None = None
+    tag: str | None = None
+    text: str | None = None
+    shard: int | None = None
+
+
+class Clips:
+    """The clips of batches and where each stands. All raise InfrastructureError when the database does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, batch_id: str, clips: Iterable[PlannedClip]) -> None:
+        """Enter the planned clips of a batch, in many small transactions that may be repeated.
+
+        Of a clip that is there, names, tags, priority and shard follow the new plan; its state stays, but for one
+        that the plan found finished. Raises StateError when the batch or the clip's profile was not entered, or a
+        finished clip's artifact is not in the index.
+        """
+        for chunk in chunks(clips):
+            self._database.write(insert_clips, batch_id, chunk)
+
+    def set_shards(self, batch_id: str, shards: Mapping[str, int]) -> None:
+        """Say which shard renders which clip, by clip id. Raises StateError for a clip that the batch does not have."""
+        clip_ids = defaultdict(list)
+        for clip_id, shard in shards.items():
+            clip_ids[shard].append(clip_id)
+
+        def work(connection: Connection) -> None:
+            for shard, members in clip_ids.items():
+                for chunk in chunks(members):
+                    query = update(BatchClipRow).where(*_these(batch_id, chunk)).values(shard=shard)
+                    if connection.execute(query).rowcount != len(chunk):
+                        raise StateError(f"batch {batch_id}: shard {shard} has clips that the batch does not have")
+
+        self._database.write(work)
+
+    def mark(
+        self,
+        batch_id: str,
+        clip_ids: Iterable[str],
+        state: ClipState,
+        *,
+        failed_stage: StageName | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Move clips to a state, all of them or none; `reason` is for people.
+
+        Raises StateError when one is absent or cannot get there from where it is. No clip becomes done this way, but
+        by the result of its last stage.
+        """
+        if state is ClipState.DONE:
+            raise StateError("a clip becomes done by the result of its last stage and not otherwise")
+        distinct = list(dict.fromkeys(clip_ids))
+        values = {"state": state, "failed_stage": failed_stage, "reason": reason, "updated_at": now()}
+
+        def work(connection: Connection) -> None:
+            for chunk in chunks(distinct):
+                these = _these(batch_id, chunk)
+                query = update(BatchClipRow).where(*these, BatchClipRow.state.in_(CLIP_SOURCES[state]))
+                if connection.execute(query.values(**values)).rowcount != len(chunk):
+                    raise StateError(_refusal(connection, batch_id, chunk, state))
+
+        self._database.write(work)
+
+    def get(self, batch_id: str, clip_id: str) -> ClipRecord | None:
+        """A clip of a batch, or None."""
+        query = _records().where(BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == clip_id)
+        row = self._database.read(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else _record(row)
+
+    def search(
+        self,
+        query: ClipQuery = ClipQuery(),
+        *,
+        sort: ClipSort = ClipSort.UPDATED,
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> Page[ClipRecord]:
+        """Clips that meet the query, in an order that is the same on every page; unknown shards come last."""
+        conditions = _conditions(query)
+        column = _SORT_COLUMNS[sort]
+        ordered = (column.desc() if descending else column.asc()).nulls_last()
+        rows = _records().where(*conditions).order_by(ordered, BatchClipRow.batch_id, BatchClipRow.clip_id)
+        count = select(func.count()).select_from(BatchClipRow).join(ClipRow).where(*conditions)
+
+        def work(connection: Connection) -> Page[ClipRecord]:
+            found = [_record(row) for row in connection.execute(rows.offset(offset).limit(limit))]
+            return Page(found, connection.scalar(count) or 0)
+
+        return self._database.read(work)
+
+
+def insert_clips(connection: Connection, batch_id: str, clips: Iterable[PlannedClip]) -> None:
+    """Enter planned clips; see `Clips.add`."""
+    planned = [(item.clip.clip_id, item) for item in clips]
+    upsert(
+        connection,
+        ClipRow,
+        [clip_row(clip_id, item.clip) for clip_id, item in planned],
+        update=["profile_name", "figures"],
+    )
+    rows = [batch_clip_row(batch_id, clip_id, item) for clip_id, item in planned]
+    placement = ["names", "tags", "priority", "shard"]
+    waiting = [row for row in rows if row["state"] != ClipState.DONE]
+    upsert(connection, BatchClipRow, waiting, update=placement)
+    done = [row for row in rows if row["state"] == ClipState.DONE]
+    outcome = ["state", "failed_stage", "reason", "artifact_key", "updated_at"]
+    upsert(connection, BatchClipRow, done, update=placement + outcome)
+
+
+def clip_row(clip_id: str, clip: Clip) -> dict[str, Any]:
+    """The columns of a clip."""
+    figures = [{"number": each.number, "path": str(each.path), "sha256": each.sha256} for each in clip.figures]
+    return {
+        "clip_id": clip_id,
+        "prompt": clip.prompt,
+        "seed": clip.seed,
+        "profile_name": clip.profile_name,
+        "profile_digest": clip.profile_digest,
+        "figures": figures,
+    }
+
+
+def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[str, Any]:
+    """The columns of a clip in a batch, as planned."""
+    return {
+        "batch_id": batch_id,
+        "clip_id": clip_id,
+        "names": list(planned.clip.names),
+        "tags": list(planned.clip.tags),
+        "priority": planned.clip.priority,
+        "shard": planned.shard,
+        "state": ClipState.DONE if planned.artifact_key else ClipState.WAITING,
+        "failed_stage": None,
+        "reason": None,
+        "artifact_key": planned.artifact_key,
+        "updated_at": now(),
+    }
+
+
+def _these(batch_id: str, clip_ids: list[str]) -> tuple[ColumnElement[bool], ...]:
+    return BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+
+
+def _refusal(connection: Connection, batch_id: str, clip_ids: list[str], state: ClipState) -> str:
+    """Why not all of these clips can become `state`. The statement before has changed those that can."""
+    query = select(BatchClipRow.clip_id, BatchClipRow.state).where(*_these(batch_id, clip_ids))
+    states = {clip_id: found for clip_id, found in connection.execute(query)}
+    wrong = next(clip_id for clip_id in clip_ids if states.get(clip_id) != state)
+    found = states.get(wrong)
+    return f"batch {batch_id}: clip {wrong[:12]} " + (
+        f"is {found} and cannot become {state}" if found else "is not in the catalog"
+    )
+
+
+def _conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
+    equal = (
+        (BatchClipRow.batch_id, query.batch_id),
+        (BatchClipRow.state, query.state),
+        (BatchClipRow.shard, query.shard),
+        (ClipRow.profile_name, query.profile),
+    )
+    conditions = [column == value for column, value in equal if value is not None]
+    if query.tag is not None:
+        # Stored as a JSON list, in which a quoted text can be nothing but a whole tag.
+        conditions.append(cast(BatchClipRow.tags, Text).contains(f'"{json_fragment(query.tag)}"', autoescape=True))
+    if query.text:
+        conditions.append(
+            or_(
+                ClipRow.prompt.icontains(query.text, autoescape=True),
+                cast(BatchClipRow.names, Text).icontains(json_fragment(query.text), autoescape=True),
+                ClipRow.clip_id.startswith(query.text.lower(), autoescape=True),
+            )
+        )
+    return conditions
+
+
+def _records() -> Select[*tuple[Any, ...]]:
+    return select(BatchClipRow.__table__, ClipRow.__table__).join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
+
+
+def _record(row: Row[Any]) -> ClipRecord:
+    clip = Clip(
+        prompt=row.prompt,
+        seed=row.seed,
+        profile_name=row.profile_name,
+        profile_digest=row.profile_digest,
+        figures=tuple(FigureImage(each["number"], Path(each["path"]), each["sha256"]) for each in row.figures),
+        names=tuple(row.names),
+        tags=tuple(row.tags),
+        priority=row.priority,
+    )
+    return ClipRecord(
+        batch_id=row.batch_id,
+        clip_id=row.clip_id,
+        clip=clip,
+        shard=row.shard,
+        state=ClipState(row.state),
+        failed_stage=row.failed_stage,
+        reason=row.reason,
+        artifact_key=row.artifact_key,
+        updated_at=row.updated_at,
+    )

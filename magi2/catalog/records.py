@@ -1,0 +1,199 @@
+"""What goes into the catalog and what comes out of it: plain frozen values, never a database's own objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Generic, Self, TypeVar
+
+from magi2.artifacts.manifest import Manifest
+from magi2.types import Clip, StageName
+
+T = TypeVar("T")
+
+
+class BatchState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ClipState(StrEnum):
+    """What a user reads beside a clip. `DONE` means that its delivered file is in the artifact index."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+class RunState(StrEnum):
+    """What became of one clip in one attempt at one stage."""
+
+    RUNNING = "running"
+    MADE = "made"
+    REUSED = "reused"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Request(StrEnum):
+    """What somebody wants of a running batch; whoever runs it obeys when it next asks."""
+
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+def now() -> datetime:
+    """This moment, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewBatch:
+    """A batch as planned. `clips_total` counts its distinct clips, those found finished included."""
+
+    batch_id: str
+    name: str
+    source: str
+    clips_total: int
+    created_at: datetime = field(default_factory=now)
+    failure_limit: int = 0
+    on_bad_rows: str = "refuse"
+    dag_id: str | None = None
+    run_id: str | None = None
+    requested_by: str | None = None
+    parent_batch_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRecord(NewBatch):
+    """A batch as it stands."""
+
+    state: BatchState
+    requested: Request | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class PlannedClip:
+    """A clip of a batch: the shard that renders it, or the key of the delivered artifact that is in the store."""
+
+    clip: Clip
+    shard: int | None = None
+    artifact_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipRecord:
+    """A clip of a batch as it stands; `artifact_key` is that of its delivered file."""
+
+    batch_id: str
+    clip_id: str
+    clip: Clip
+    shard: int | None
+    state: ClipState
+    failed_stage: str | None
+    reason: str | None
+    artifact_key: str | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One clip in one attempt at one stage. `artifact_key` is history: the artifact may be gone since."""
+
+    clip_id: str
+    stage: StageName
+    state: RunState
+    attempt: int = 1
+    shard: int | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    seconds: float | None = None
+    accelerator_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    host: str | None = None
+    error_code: str | None = None
+    error: str | None = None
+    flags: tuple[str, ...] = ()
+    artifact_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactRecord:
+    """What the index keeps of a manifest."""
+
+    stage: str
+    key: str
+    size_bytes: int
+    created_at: datetime
+    device: str
+    host: str
+    flags: tuple[str, ...]
+    make_seconds: float | None
+    code_version: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        return cls(
+            stage=manifest.stage,
+            key=manifest.key,
+            size_bytes=manifest.size_bytes,
+            created_at=manifest.created_at,
+            device=manifest.device,
+            host=manifest.host,
+            flags=manifest.flags,
+            make_seconds=manifest.timings.get("make_s"),
+            code_version=manifest.code_version,
+        )
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """Some of `total` rows."""
+
+    rows: Sequence[T]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageProgress:
+    """A stage of a batch: its clips by state, the last attempt counting, and what all attempts together took.
+
+    `waiting` are unfinished clips that have not reached the stage. `peak_memory_bytes` is the most of any run.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    made: int = 0
+    reused: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    seconds: float = 0.0
+    accelerator_seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchProgress:
+    """How far a batch is: clips by state (every state is there), stages in their order."""
+
+    batch: BatchRecord
+    clips: Mapping[ClipState, int]
+    stages: Mapping[StageName, StageProgress]
+
+    @property
+    def accelerator_seconds(self) -> float:
+        """What the batch has cost so far."""
+        return sum(stage.accelerator_seconds for stage in self.stages.values())
+
+
+Profiles = Mapping[str, Mapping[str, Any]]
+"""Resolved profiles by digest."""

@@ -1,0 +1,56 @@
+"""The catalog as one object: what the plan, the stages, the report and the page in the UI talk to."""
+
+from __future__ import annotations
+
+from sqlalchemy import URL, Connection, inspect, text
+
+from magi2.catalog.artifacts import Artifacts
+from magi2.catalog.batches import Batches
+from magi2.catalog.clips import Clips
+from magi2.catalog.engine import Database
+from magi2.catalog.runs import Runs
+from magi2.catalog.tables import REVISION, VERSION_TABLE
+from magi2.errors import ConfigError
+
+
+class Catalog:
+    """Batches, their clips, stage runs and the artifact index. Threads and forked processes may share one."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.batches = Batches(database)
+        self.clips = Clips(database)
+        self.runs = Runs(database)
+        self.artifacts = Artifacts(database)
+
+    def __repr__(self) -> str:
+        return f"Catalog({self.database.place!r})"
+
+    def close(self) -> None:
+        """Close this process's connections; they open again when needed."""
+        self.database.close()
+
+
+def open_catalog(url: str | URL) -> Catalog:
+    """The catalog at `url`, as `catalog_url` gives it; a SQLite file is made or upgraded on the way.
+
+    A server's tables are left to `magi2 catalog migrate`, since workers of other versions may be using them.
+    Raises: ConfigError when they are not of this version, InfrastructureError when it does not answer.
+    """
+    database = Database(url)
+    revision = database.read(_revision)
+    if revision != REVISION:
+        if not database.is_sqlite:
+            state = f"has tables of version {revision}, this code needs {REVISION}" if revision else "has no tables"
+            raise ConfigError(f"catalog {database.place}: {state}", hint="run: magi2 catalog migrate")
+        from magi2.catalog.migrate import migrate  # Alembic takes 0.3 s that only a new file needs to pay
+
+        migrate(database.url)
+    return Catalog(database)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+    return revision

@@ -1,0 +1,156 @@
+"""Stage runs in the catalog: who worked on which clip, how long, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, update
+
+from magi2.catalog.engine import Database
+from magi2.catalog.records import BatchState, ClipState, Run, RunState, now
+from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
+from magi2.types import StageName
+
+LAST_STAGE = StageName.MUX
+_OUTCOME = [
+    "state",
+    "finished_at",
+    "seconds",
+    "accelerator_seconds",
+    "peak_memory_bytes",
+    "error_code",
+    "error",
+    "flags",
+    "artifact_key",
+]
+_CLIP_STATES = {
+    RunState.RUNNING: ClipState.RUNNING,
+    RunState.FAILED: ClipState.FAILED,
+    RunState.CANCELLED: ClipState.CANCELLED,
+    RunState.MADE: ClipState.DONE,
+    RunState.REUSED: ClipState.DONE,
+}
+_SUCCEEDED = (RunState.MADE, RunState.REUSED)
+
+
+class Runs:
+    """Attempts at stages of clips. Every call may be repeated; all raise InfrastructureError like the others."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def start(
+        self,
+        batch_id: str,
+        stage: StageName,
+        clip_ids: Iterable[str],
+        *,
+        attempt: int,
+        shard: int | None = None,
+        host: str | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """Enter that work on clips begins: run, clip and, if it was waiting, batch are running.
+
+        A run of this attempt that has ended already is left alone. Raises StateError for a clip that the batch does
+        not have.
+        """
+        run = Run(
+            clip_id="",
+            stage=stage,
+            state=RunState.RUNNING,
+            attempt=attempt,
+            shard=shard,
+            host=host,
+            started_at=at or now(),
+        )
+
+        def work(connection: Connection, chunk: Sequence[str]) -> None:
+            row = run_row(batch_id, run)
+            rows = [{**row, "clip_id": clip_id} for clip_id in chunk]
+            running = StageRunRow.state == RunState.RUNNING
+            upsert(connection, StageRunRow, rows, update=["shard", "host", "started_at"], where=running)
+            batch = update(BatchRow).where(BatchRow.batch_id == batch_id, BatchRow.state == BatchState.WAITING)
+            connection.execute(batch.values(state=BatchState.RUNNING))
+            started = select(StageRunRow.clip_id).where(
+                StageRunRow.batch_id == batch_id,
+                StageRunRow.stage == stage,
+                StageRunRow.attempt == attempt,
+                running,
+            )
+            idle = BatchClipRow.state != ClipState.RUNNING
+            _go_on(connection, batch_id, chunk, idle & BatchClipRow.clip_id.in_(started))
+
+        for chunk in chunks(clip_ids):
+            self._database.write(work, chunk)
+
+    def finish(self, batch_id: str, runs: Iterable[Run]) -> None:
+        """Enter what became of runs, started or not, and what follows for their clips.
+
+        A failed run makes its clip failed, a cancelled one cancelled, and the last stage's artifact makes it done.
+        Raises StateError for a clip that the batch does not have, or when that artifact is not in the index.
+        """
+        for chunk in chunks(runs):
+            self._database.write(_finish, batch_id, chunk)
+
+    def of_clip(self, batch_id: str, clip_id: str) -> list[Run]:
+        """All runs of a clip in a batch, by stage and attempt."""
+        query = select(StageRunRow.__table__).where(StageRunRow.batch_id == batch_id, StageRunRow.clip_id == clip_id)
+        runs = self._database.read(lambda connection: [_run(row) for row in connection.execute(query)])
+        order = list(StageName)
+        return sorted(runs, key=lambda run: (order.index(run.stage), run.attempt))
+
+
+def run_row(batch_id: str, run: Run) -> dict[str, Any]:
+    """The columns of a run."""
+    return {**vars(run), "batch_id": batch_id, "flags": list(run.flags)}
+
+
+def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
+    rows = [run_row(batch_id, run) for run in runs]
+    begun = ["shard", "host", "started_at"]
+    upsert(connection, StageRunRow, rows, update=_OUTCOME, keep_unless_given=begun)
+    going_on = [run.clip_id for run in runs if run.state in _SUCCEEDED and run.stage is not LAST_STAGE]
+    # What was cancelled meanwhile stays so, until it is started again.
+    _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
+    _settle(connection, batch_id, [run for run in runs if run.state not in _SUCCEEDED or run.stage is LAST_STAGE])
+
+
+def _settle(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
+    """Move clips to the state that their run leads to."""
+    if not runs:
+        return
+    names = ("state", "failed_stage", "reason", "artifact_key")
+    query = (
+        update(BatchClipRow)
+        .where(BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == bindparam("for_clip"))
+        .values({**{name: bindparam(name) for name in names}, "updated_at": now()})
+    )
+    rows = [
+        {
+            "for_clip": run.clip_id,
+            "state": _CLIP_STATES[run.state],
+            "failed_stage": run.stage if run.state is RunState.FAILED else None,
+            "reason": run.error,
+            "artifact_key": run.artifact_key,
+        }
+        for run in runs
+    ]
+    connection.execute(query, rows)
+
+
+def _go_on(connection: Connection, batch_id: str, clip_ids: Sequence[str], condition: ColumnElement[bool]) -> None:
+    """Make those of the clips that meet the condition running."""
+    if clip_ids:
+        these = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+        values = {"state": ClipState.RUNNING, "failed_stage": None, "reason": None, "updated_at": now()}
+        connection.execute(update(BatchClipRow).where(*these, condition).values(**values))
+
+
+def _run(row: Row[Any]) -> Run:
+    values = {field.name: getattr(row, field.name) for field in fields(Run)}
+    return Run(**{**values, "stage": StageName(row.stage), "state": RunState(row.state), "flags": tuple(row.flags)})

@@ -1,0 +1,52 @@
+"""Statements that SQLite and PostgreSQL both understand, on lists of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, func
+from sqlalchemy.dialects import postgresql, sqlite
+
+from magi2.catalog.tables import Base
+
+CHUNK = 1000  # rows of a statement; both databases bound the values in one
+
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """The items in lists of at most `size`."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def upsert(
+    connection: Connection,
+    table: type[Base],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    update: Sequence[str] = (),
+    keep_unless_given: Sequence[str] = (),
+    where: ColumnElement[bool] | None = None,
+) -> None:
+    """Insert rows; of those whose primary key is there, replace the columns `update` if `where` holds.
+
+    Columns of `keep_unless_given` are replaced by values that are not NULL only.
+    """
+    columns = table.__table__.c
+    key = [column.name for column in table.__table__.primary_key]
+    # In order of the key, so that two writers of the same rows wait for each other instead of locking each other out.
+    unique = {tuple(row[name] for name in key): row for row in rows}
+    if not unique:
+        return
+    statement = (sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert)(table)
+    new: dict[str, ColumnElement[Any]] = {name: statement.excluded[name] for name in update}
+    new |= {name: func.coalesce(statement.excluded[name], columns[name]) for name in keep_unless_given}
+    if new:
+        statement = statement.on_conflict_do_update(index_elements=key, set_=new, where=where)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=key)
+    connection.execute(statement, [unique[each] for each in sorted(unique)])

@@ -1,0 +1,92 @@
+"""Checking store and catalog against each other, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, select
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
+from magi2.catalog.documents import batch_ids, read_batch
+from magi2.catalog.records import ArtifactRecord
+from magi2.catalog.repository import Catalog
+from magi2.catalog.tables import BatchClipRow, BatchRow
+from magi2.errors import CorruptedArtifactError
+
+ORPHAN_AGE_HOURS = 24.0
+"""Younger files without a manifest may belong to an artifact that is being published."""
+
+
+def verify(
+    store: ArtifactStore, catalog: Catalog, *, digests: bool, orphan_age_hours: float = ORPHAN_AGE_HOURS
+) -> Iterator[Problem]:
+    """What is wrong, found while it is asked for.
+
+    Every manifest must be readable, its payloads there with their sizes and, with `digests`, their SHA-256, which
+    reads every byte; every file must belong to a manifest, every manifest and batch document to a row and every row
+    to one of them. A clip that is done is backed by an artifact's row, which the database itself sees to.
+    """
+    for pair in pairs(store, catalog.artifacts):
+        yield from _check_artifact(store, catalog, pair, digests=digests)
+    for name in store.sweep(older_than_hours=orphan_age_hours, dry_run=True):
+        yield Problem(ProblemKind.ORPHAN, name, "no manifest names this file")
+    yield from _check_batches(store, catalog)
+
+
+def _check_artifact(store: ArtifactStore, catalog: Catalog, pair: Pair, *, digests: bool) -> Iterator[Problem]:
+    if pair.fault:
+        yield Problem(ProblemKind.DAMAGED, pair.place, pair.fault)
+    elif pair.manifest is None:
+        # Looked at again: it may have gone on both sides since.
+        if pair.record is not None and catalog.artifacts.get(pair.key) is not None:
+            yield Problem(ProblemKind.UNPROVEN, pair.place, "the catalog lists an artifact that has no manifest")
+    else:
+        record = pair.record or catalog.artifacts.get(pair.key)
+        if record is None:
+            yield Problem(ProblemKind.NOT_INDEXED, pair.place, "the catalog does not list this artifact")
+        elif record != ArtifactRecord.of(pair.manifest):
+            yield Problem(ProblemKind.STALE, pair.place, "the catalog describes another artifact of this key")
+        if digests:
+            yield from _check_digests(store, pair, sorted(pair.manifest.payloads))
+
+
+def _check_digests(store: ArtifactStore, pair: Pair, names: list[str]) -> Iterator[Problem]:
+    for name in names:
+        try:
+            store.fetch(pair.stage, pair.key, name)
+        except CorruptedArtifactError as error:
+            yield Problem(ProblemKind.DAMAGED, pair.place, str(error))
+
+
+def _check_batches(store: ArtifactStore, catalog: Catalog) -> Iterator[Problem]:
+    stored = set()
+    for batch_id in batch_ids(store):
+        stored.add(batch_id)
+        place = f"batches/{batch_id}"
+        try:
+            planned = read_batch(store, batch_id).clips.keys()
+        except CorruptedArtifactError as error:
+            yield Problem(ProblemKind.DAMAGED, place, str(error))
+            continue
+        if catalog.batches.get(batch_id) is None:
+            yield Problem(ProblemKind.NOT_INDEXED, place, "the catalog does not list this batch")
+            continue
+        known = catalog.database.read(_clip_ids, batch_id)
+        if missing := planned - known:
+            message = f"the catalog lacks {len(missing)} clips, such as {min(missing)[:12]}"
+            yield Problem(ProblemKind.NOT_INDEXED, place, message)
+        if extra := known - planned:
+            message = f"the catalog has {len(extra)} clips that were never planned, such as {min(extra)[:12]}"
+            yield Problem(ProblemKind.UNPROVEN, place, message)
+    for batch_id in catalog.database.read(_batch_ids):
+        if batch_id not in stored:
+            yield Problem(ProblemKind.UNPROVEN, f"batches/{batch_id}", "the catalog lists a batch without documents")
+
+
+def _clip_ids(connection: Connection, batch_id: str) -> set[str]:
+    return set(connection.scalars(select(BatchClipRow.clip_id).where(BatchClipRow.batch_id == batch_id)))
+
+
+def _batch_ids(connection: Connection) -> list[str]:
+    return list(connection.scalars(select(BatchRow.batch_id).order_by(BatchRow.batch_id)))

@@ -1,0 +1,203 @@
+"""Batches: entered once, moved only where they may go, counted right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
+
+from magi2.artifacts import LocalStore
+from magi2.catalog import BatchState, Catalog, ClipState, Request, Run, RunState, StageProgress, StateError
+from magi2.types import StageName
+
+
+def test_batch_comes_back_as_entered(catalog: Catalog) -> None:
+    batch = make_batch(
+        clips_total=3, failure_limit=2, dag_id="d", run_id="r", requested_by="Zoë 🌊", parent_batch_id="old"
+    )
+    catalog.batches.create(batch, PROFILES)
+    found = catalog.batches.get("night")
+    assert found is not None
+    assert (found.state, found.requested, found.finished_at) == (BatchState.WAITING, None, None)
+    assert {name: getattr(found, name) for name in vars(batch)} == vars(batch)
+    assert found.created_at == CREATED
+    assert catalog.batches.get("other") is None
+
+
+def test_batch_entered_again_is_updated_until_it_is_finished(catalog: Catalog) -> None:
+    batch = make_batch(run_id="first")
+    catalog.batches.create(batch, PROFILES)
+    catalog.batches.mark("night", BatchState.RUNNING)
+    catalog.batches.create(replace(batch, run_id="second"), PROFILES)
+    found = catalog.batches.get("night")
+    assert found is not None
+    assert (found.run_id, found.state) == ("second", BatchState.RUNNING)
+    catalog.batches.mark("night", BatchState.DONE)
+    catalog.batches.create(replace(batch, run_id="third"), PROFILES)
+    found = catalog.batches.get("night")
+    assert found is not None
+    assert (found.run_id, found.state) == ("second", BatchState.DONE)
+
+
+def test_refused_rows_come_back_by_number(catalog: Catalog) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+    catalog.batches.refuse_rows("night", {12: "the prompt is empty", 3: "unknown column 'promt'"})
+    catalog.batches.refuse_rows("night", {12: "seed is -1"})
+    assert catalog.batches.refused_rows("night") == {3: "unknown column 'promt'", 12: "seed is -1"}
+    assert catalog.batches.refused_rows("other") == {}
+
+
+def test_rows_of_a_batch_that_was_never_entered_are_refused(catalog: Catalog) -> None:
+    with pytest.raises(StateError, match="never entered"):
+        catalog.batches.refuse_rows("night", {1: "empty"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], BatchState.RUNNING),
+        ([BatchState.RUNNING], BatchState.DONE),
+        ([BatchState.RUNNING], BatchState.RUNNING),
+        ([BatchState.FAILED], BatchState.RUNNING),
+        ([BatchState.CANCELLED], BatchState.RUNNING),
+        ([BatchState.DONE], BatchState.DONE),
+    ],
+)
+def test_batch_moves_where_it_may(catalog: Catalog, before: list[BatchState], after: BatchState) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+    for state in (*before, after):
+        catalog.batches.mark("night", state)
+    found = catalog.batches.get("night")
+    assert found is not None
+    assert found.state == after
+    assert (found.finished_at is not None) == (after in ("done", "failed", "cancelled"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BatchState.RUNNING, BatchState.WAITING),
+        (BatchState.DONE, BatchState.FAILED),
+        (BatchState.CANCELLED, BatchState.DONE),
+        (BatchState.FAILED, BatchState.CANCELLED),
+    ],
+)
+def test_batch_does_not_move_where_it_may_not(catalog: Catalog, before: BatchState, after: BatchState) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+    catalog.batches.mark("night", before)
+    with pytest.raises(StateError, match=f"night is {before} and cannot become {after}"):
+        catalog.batches.mark("night", after)
+
+
+def test_absent_batch_is_named(catalog: Catalog) -> None:
+    for call in (
+        lambda: catalog.batches.mark("nigth", BatchState.RUNNING),
+        lambda: catalog.batches.request("nigth", Request.CANCEL),
+        lambda: catalog.batches.progress("nigth"),
+    ):
+        with pytest.raises(StateError, match="no batch 'nigth'"):
+            call()
+
+
+def test_batch_is_not_done_while_clips_are_unfinished(catalog: Catalog) -> None:
+    clip_ids = enter(catalog, [make_clip(1), make_clip(2)])
+    catalog.clips.mark("night", clip_ids[:1], ClipState.FAILED, reason="bad image")
+    with pytest.raises(StateError, match="1 clips are not finished"):
+        catalog.batches.mark("night", BatchState.DONE)
+    catalog.batches.mark("night", BatchState.FAILED)
+
+
+def test_cancelled_batch_takes_its_unfinished_clips_along(catalog: Catalog, store: LocalStore) -> None:
+    finished, broken, running, waiting = enter(catalog, [make_clip(number) for number in range(4)])
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(finished, manifest), failed(broken)])
+    catalog.runs.start("night", StageName.ENCODE, [running], attempt=1)
+    catalog.batches.mark("night", BatchState.CANCELLED)
+    clips = [catalog.clips.get("night", clip_id) for clip_id in (finished, broken, running, waiting)]
+    assert [clip and clip.state for clip in clips] == ["done", "failed", "cancelled", "cancelled"]
+
+
+def test_requests_are_kept_until_the_batch_runs_again(catalog: Catalog) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+
+    def requested() -> Request | None:
+        found = catalog.batches.get("night")
+        assert found is not None
+        return found.requested
+
+    for request in (Request.PAUSE, None, Request.PAUSE, Request.CANCEL):
+        catalog.batches.request("night", request)
+        assert requested() == request
+    for request in (None, Request.PAUSE):
+        with pytest.raises(StateError, match="was asked to cancel"):
+            catalog.batches.request("night", request)
+    catalog.batches.mark("night", BatchState.RUNNING)  # it had not begun: the wish still counts
+    assert requested() is Request.CANCEL
+    catalog.batches.mark("night", BatchState.CANCELLED)
+    with pytest.raises(StateError, match="too late"):
+        catalog.batches.request("night", Request.CANCEL)
+    catalog.batches.mark("night", BatchState.RUNNING)
+    assert requested() is None
+
+
+def test_batches_are_found_newest_first_and_page_by_page(catalog: Catalog) -> None:
+    for number in range(5):
+        catalog.batches.create(
+            make_batch(f"b{number}", name=f"Take {number} 100%", created_at=CREATED.replace(hour=number)), PROFILES
+        )
+    catalog.batches.mark("b3", BatchState.RUNNING)
+    assert [batch.batch_id for batch in catalog.batches.search().rows] == ["b4", "b3", "b2", "b1", "b0"]
+    page = catalog.batches.search(offset=1, limit=2)
+    assert ([batch.batch_id for batch in page.rows], page.total) == (["b3", "b2"], 5)
+    assert [batch.batch_id for batch in catalog.batches.search(state=BatchState.RUNNING).rows] == ["b3"]
+    assert [batch.batch_id for batch in catalog.batches.search(text="take 2").rows] == ["b2"]
+    assert catalog.batches.search(text="0%").total == 5
+    assert catalog.batches.search(text="%4").total == 0  # a wildcard is a character like others
+
+
+def test_progress_counts_clips_and_stages(catalog: Catalog, store: LocalStore) -> None:
+    one, two, three, four = enter(catalog, [make_clip(1), make_clip(2), make_clip(3), make_clip(4)])
+    catalog.runs.start("night", StageName.PREVIEW, [one, two, three], attempt=1)
+    made = {"stage": StageName.PREVIEW, "state": RunState.MADE, "seconds": 10.0, "accelerator_seconds": 80.0}
+    catalog.runs.finish("night", [Run(clip_id=one, peak_memory_bytes=7 * 2**40, **made), failed(two, seconds=1.0)])
+    catalog.runs.start("night", StageName.PREVIEW, [two], attempt=2)
+    catalog.runs.finish("night", [Run(clip_id=two, attempt=2, **{**made, "state": RunState.REUSED})])
+    progress = catalog.batches.progress("night")
+    assert progress.clips == dict.fromkeys(ClipState, 0) | {ClipState.RUNNING: 3, ClipState.WAITING: 1}
+    assert list(progress.stages) == ["enhance", "encode", "preview", "refine", "decode", "mux"]
+    assert progress.stages[StageName.PREVIEW] == StageProgress(
+        waiting=1,
+        running=1,
+        made=1,
+        reused=1,
+        seconds=21.0,
+        accelerator_seconds=160.0,
+        peak_memory_bytes=7 * 2**40,
+    )
+    assert progress.stages[StageName.MUX] == StageProgress(waiting=4)
+    assert progress.accelerator_seconds == 160.0
+    assert catalog.batches.clip_counts(["night", "other"])["other"] == dict.fromkeys(ClipState, 0)
+    assert four in {clip.clip_id for clip in catalog.clips.search().rows}
+
+
+def test_progress_knows_which_profiles_have_a_refiner(catalog: Catalog) -> None:
+    enter(catalog, [make_clip(1), make_clip(2, profile_digest=PLAIN), make_clip(3, profile_digest=PLAIN)])
+    enter(catalog, [make_clip(2, profile_digest=PLAIN)], "plain")
+    stages = catalog.batches.progress("night").stages
+    assert (stages[StageName.REFINE].waiting, stages[StageName.DECODE].waiting) == (1, 3)
+    assert StageName.REFINE not in catalog.batches.progress("plain").stages
+
+
+def test_failed_clips_do_not_wait_for_later_stages(catalog: Catalog) -> None:
+    one, _ = enter(catalog, [make_clip(1), make_clip(2)])
+    catalog.runs.finish("night", [failed(one, StageName.ENCODE)])
+    stages = catalog.batches.progress("night").stages
+    assert (stages[StageName.ENCODE].failed, stages[StageName.ENCODE].waiting) == (1, 1)
+    assert stages[StageName.MUX].waiting == 1
+
+
+def test_empty_batch_has_no_stages(catalog: Catalog) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+    assert catalog.batches.progress("night").stages == {}

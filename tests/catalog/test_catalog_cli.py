@@ -1,0 +1,115 @@
+"""`magi2 catalog` and `magi2 verify`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from catalog_samples import StoredPlan, done, enter, failed, make_clip, publish
+from sqlalchemy import URL
+from typer.testing import CliRunner, Result
+
+from magi2.artifacts import LocalStore
+from magi2.catalog import open_catalog
+from magi2.cli import catalog as commands
+from magi2.errors import ConfigError
+
+app = typer.Typer()
+app.add_typer(commands.app, name="catalog")
+app.command("verify")(commands.verify_command)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, store: LocalStore) -> None:
+    monkeypatch.setenv("MAGI2_STORE", str(store.root))
+    monkeypatch.delenv("MAGI2_CATALOG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def values(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_migrate_says_where_the_catalog_is(store: LocalStore) -> None:
+    for _ in range(2):
+        ended = run("catalog", "migrate")
+        assert ended.exit_code == 0
+        assert ended.stdout == f"{store.root}/catalog.sqlite: tables of version 0001\n"
+
+
+def test_migrate_makes_a_server_usable(empty_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_CATALOG", empty_url.render_as_string(hide_password=False))
+    if empty_url.get_backend_name() == "postgresql":
+        with pytest.raises(ConfigError, match="magi2 catalog migrate"):
+            run("catalog", "show")
+    assert run("catalog", "migrate").exit_code == 0
+    assert values("catalog", "show") == {"artifacts": {}, "batches": [], "batches_total": 0}
+
+
+def test_remote_store_without_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_STORE", "s3://clips")
+    with pytest.raises(ConfigError, match="MAGI2_CATALOG is not set"):
+        run("catalog", "show")
+
+
+def test_rebuild_and_verify_tell_what_they_found(store: LocalStore) -> None:
+    manifest, clip = publish(store), make_clip()
+    StoredPlan(store).save([], [(clip, manifest.key)])
+    problems = run("verify")
+    assert problems.exit_code == 1
+    assert f"not_indexed mux/{manifest.key}" in problems.stdout
+    assert "0 artifacts in the catalog, 2 problems" in problems.stdout
+    assert [row["kind"] for row in values("verify", "--no-digests")["problems"]] == ["not_indexed", "not_indexed"]
+    rebuilt = run("catalog", "rebuild")
+    assert rebuilt.exit_code == 0
+    assert "1 artifacts, 1 batches, 1 clips" in rebuilt.stdout
+    sound = run("verify")
+    assert (sound.exit_code, sound.stdout) == (0, "1 artifacts in the catalog, 0 problems\n")
+    assert values("verify") == {"artifacts": 1, "problems": []}
+
+
+def test_unreadable_document_makes_rebuild_fail(store: LocalStore) -> None:
+    StoredPlan(store).put("batch.json", {"batch_id": "night"})
+    ended = run("catalog", "rebuild")
+    assert ended.exit_code == 1
+    assert "damaged     batches/night: batches/night/batch.json: name: Field required" in ended.stdout
+    assert values("catalog", "rebuild")["problems"][0]["place"] == "batches/night"
+
+
+def test_show_tells_how_far_batches_are(store: LocalStore) -> None:
+    catalog = open_catalog(f"sqlite:///{store.root / 'catalog.sqlite'}")
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    one, two, _ = enter(catalog, [make_clip(1), make_clip(2), make_clip(3)])
+    catalog.runs.finish("night", [done(one, manifest, accelerator_seconds=40.0, peak_memory_bytes=2**30), failed(two)])
+    listed = run("catalog", "show")
+    assert "1 waiting, 1 done, 1 failed" in listed.stdout
+    assert "mux       1 artifacts" in listed.stdout
+    shown = run("catalog", "show", "night")
+    assert shown.stdout.startswith("night Night run: waiting; 1 waiting, 1 done, 1 failed\n")
+    assert "accelerator seconds" in shown.stdout
+    progress = values("catalog", "show", "night")
+    assert progress["stages"]["mux"]["made"] == 1
+    assert progress["clips"]["failed"] == 1
+    assert progress["accelerator_seconds"] == 40.0
+    assert values("catalog", "show")["batches"][0]["clips"]["done"] == 1
+
+
+def test_library_and_commands_import_without_torch_or_database(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, magi2.catalog, magi2.catalog.rebuild, magi2.catalog.verify, magi2.catalog.migrate\n"
+        "assert 'torch' not in sys.modules, 'torch'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)
+    code = "import sys, magi2.cli.catalog\nassert not {'sqlalchemy', 'alembic'} & set(sys.modules)\n"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=tmp_path)

@@ -1,0 +1,249 @@
+"""A catalog made from the store claims what manifests prove, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from catalog_samples import (
+    CREATED,
+    PLAIN,
+    PROFILES,
+    StoredPlan,
+    done,
+    enter,
+    make_batch,
+    make_clip,
+    publish,
+    result,
+)
+
+from magi2.artifacts import LocalStore
+from magi2.catalog import ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
+from magi2.catalog.compare import ProblemKind
+from magi2.catalog.rebuild import rebuild
+from magi2.types import Clip, FigureImage, StageName
+
+
+def states(catalog: Catalog, clips: list[Clip]) -> list[ClipState]:
+    records = [catalog.clips.get("night", clip.clip_id) for clip in clips]
+    return [record.state for record in records if record]
+
+
+def batch_state(catalog: Catalog) -> BatchState:
+    batch = catalog.batches.get("night")
+    assert batch is not None
+    return batch.state
+
+
+def test_lost_catalog_comes_back_from_the_store(catalog: Catalog, store: LocalStore) -> None:
+    manifests = [publish(store, seed=seed) for seed in range(2)]
+    other = publish(store, "preview", seed=5)
+    made, cached, broken = clips = [
+        make_clip(1, figures=(FigureImage(1, Path("/in/a.png"), "c" * 64),), tags=("demo",), priority=2),
+        make_clip(2, profile_digest=PLAIN),
+        make_clip(3),
+    ]
+    plan = StoredPlan(store)
+    plan.save([[made, broken]], [(cached, manifests[1].key)])
+    plan.save_results(0, "enhance", [result(made), result(broken, "failed", error_code="input", error="empty")])
+    plan.save_results(0, "preview", [result(made, key=other.key, flags=["tiled"])], attempt=3)
+    plan.save_results(0, "mux", [result(made, "reused", key=manifests[0].key)])
+    report = rebuild(store, catalog)
+    assert (report.artifacts, report.batches, report.clips, report.problems) == (3, 1, 3, ())
+    assert states(catalog, clips) == [ClipState.DONE, ClipState.DONE, ClipState.FAILED]
+    first = catalog.clips.get("night", made.clip_id)
+    assert first is not None
+    assert (first.clip, first.clip.tags, first.clip.priority, first.shard) == (made, ("demo",), 2, 0)
+    assert first.artifact_key == manifests[0].key
+    last = catalog.clips.get("night", broken.clip_id)
+    assert last is not None
+    assert (last.failed_stage, last.reason) == ("enhance", "empty")
+    runs = catalog.runs.of_clip("night", made.clip_id)
+    assert [(run.stage, run.state, run.attempt) for run in runs] == [
+        ("enhance", "made", 1),
+        ("preview", "made", 3),
+        ("mux", "reused", 1),
+    ]
+    assert runs[1].flags == ("tiled",)
+    batch = catalog.batches.get("night")
+    assert batch is not None
+    assert (batch.state, batch.created_at, batch.clips_total) == (BatchState.FAILED, CREATED, 3)
+    assert (batch.on_bad_rows, batch.dag_id, batch.run_id) == ("skip", "magi2_render_batch", "manual__1")
+    assert catalog.batches.refused_rows("night") == {3: "the prompt is empty"}
+    for manifest in (*manifests, other):
+        assert catalog.artifacts.get(manifest.key) == ArtifactRecord.of(manifest)
+
+
+def test_rebuilding_twice_gives_the_same(catalog: Catalog, store: LocalStore) -> None:
+    manifest, clip = publish(store), make_clip()
+    StoredPlan(store).save([], [(clip, manifest.key)])
+    first = rebuild(store, catalog)
+    before = catalog.clips.search().rows
+    assert rebuild(store, catalog) == first
+    after = catalog.clips.search().rows
+    assert [(record.state, record.artifact_key) for record in before] == [
+        (record.state, record.artifact_key) for record in after
+    ]
+    assert batch_state(catalog) is BatchState.DONE
+
+
+def test_clip_without_its_manifest_is_waiting(catalog: Catalog, store: LocalStore) -> None:
+    gone, wrong_stage, unnamed = clips = [make_clip(number) for number in range(3)]
+    preview = publish(store, "preview")
+    plan = StoredPlan(store)
+    plan.save([[gone, wrong_stage]], [(unnamed, None)])
+    plan.save_results(0, "mux", [result(gone, key="e" * 64), result(wrong_stage, key=preview.key)])
+    rebuild(store, catalog)
+    assert states(catalog, clips) == [ClipState.WAITING] * 3
+    assert batch_state(catalog) is BatchState.WAITING
+    assert catalog.runs.of_clip("night", gone.clip_id)[0].state is RunState.MADE  # that it was made stays history
+
+
+def test_damaged_artifact_proves_nothing(catalog: Catalog, store: LocalStore) -> None:
+    manifest, clip = publish(store), make_clip()
+    StoredPlan(store).save([], [(clip, manifest.key)])
+    catalog.artifacts.index([manifest])
+    next(store.root.glob("artifacts/mux/*/*/clip.*")).unlink()
+    report = rebuild(store, catalog)
+    assert [(problem.kind, problem.place) for problem in report.problems] == [
+        (ProblemKind.DAMAGED, f"mux/{manifest.key}")
+    ]
+    assert (report.artifacts, report.artifacts_forgotten) == (0, 1)
+    assert states(catalog, [clip]) == [ClipState.WAITING]
+
+
+def test_rows_that_nothing_proves_go_away(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    (clip_id,) = enter(catalog, [make_clip()], "ghost")
+    catalog.runs.finish("ghost", [done(clip_id, manifest)])
+    store.remove("mux", manifest.key)
+    report = rebuild(store, catalog)
+    assert (report.artifacts_forgotten, report.batches_removed) == (1, 1)
+    assert catalog.artifacts.totals() == {}
+    assert (catalog.batches.search().total, catalog.clips.search().total) == (0, 0)
+    assert catalog.runs.of_clip("ghost", clip_id) == []
+
+
+def test_row_of_an_artifact_made_anew_is_replaced(catalog: Catalog, store: LocalStore) -> None:
+    first = publish(store, host="one")
+    catalog.artifacts.index([first])
+    store.remove("mux", first.key)
+    second = publish(store, host="two")
+    rebuild(store, catalog)
+    assert catalog.artifacts.get(first.key) == ArtifactRecord.of(second)
+
+
+def test_wish_for_a_running_batch_is_kept(catalog: Catalog, store: LocalStore) -> None:
+    StoredPlan(store).save([[make_clip()]])
+    rebuild(store, catalog)
+    catalog.batches.request("night", Request.CANCEL)
+    rebuild(store, catalog)
+    batch = catalog.batches.get("night")
+    assert batch is not None
+    assert (batch.requested, batch.state) == (Request.CANCEL, BatchState.WAITING)
+
+
+def test_work_goes_on_after_a_rebuild_in_its_midst(catalog: Catalog, store: LocalStore) -> None:
+    clip, manifest = make_clip(), publish(store)
+    StoredPlan(store).save([[clip]])
+    enter(catalog, [clip])
+    catalog.runs.start("night", StageName.MUX, [clip.clip_id], attempt=1)
+    rebuild(store, catalog)
+    catalog.runs.finish("night", [done(clip.clip_id, manifest)])
+    assert states(catalog, [clip]) == [ClipState.DONE]
+    catalog.batches.mark("night", BatchState.DONE)
+
+
+@pytest.mark.parametrize(("limit", "state"), [(0, BatchState.FAILED), (1, BatchState.DONE)])
+def test_failure_limit_decides_what_became_of_a_batch(
+    catalog: Catalog, store: LocalStore, limit: int, state: BatchState
+) -> None:
+    clip = make_clip()
+    plan = StoredPlan(store)
+    plan.save([[clip]], options={"failure_limit": limit, "on_bad_rows": "refuse"})
+    plan.save_results(0, "encode", [result(clip, "failed", error="bad image")])
+    rebuild(store, catalog)
+    assert batch_state(catalog) is state
+
+
+def test_results_of_an_earlier_plan_are_history(catalog: Catalog, store: LocalStore) -> None:
+    one, two, three = clips = [make_clip(number) for number in range(3)]
+    manifest = publish(store)
+    plan = StoredPlan(store)
+    plan.save([[two, three]], [(one, manifest.key)])
+    plan.save_results(0, "preview", [result(two)])
+    plan.save_results(1, "preview", [result(two, "failed", error="old"), result(three, "failed", error="old")])
+    plan.save_results(1, "encode", [result(make_clip(9))])
+    rebuild(store, catalog)
+    assert states(catalog, clips) == [ClipState.DONE, ClipState.WAITING, ClipState.WAITING]
+    assert [run.state for run in catalog.runs.of_clip("night", two.clip_id)] == [RunState.MADE]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("batch.json", {"batch_id": "night"}, "batch.json: name: Field required"),
+        ("batch.json", [], "batch.json"),
+        ("cached.json", {"clips": []}, "cached.json"),
+        ("shards/0.json", {"shard": 0, "clips": []}, "counts 1 clips, the others hold 0"),
+        ("shards/0.json", {"shard": "zero", "clips": []}, "shards/0.json: shard"),
+        ("results/0.mux.json", {"shard": 0}, "results/0.mux.json"),
+        ("results/0.mux.json", {"shard": 0, "stage": "muxx", "attempt": 1, "results": []}, "stage"),
+    ],
+)
+def test_unreadable_document_is_named_and_disturbs_no_other_batch(
+    catalog: Catalog, store: LocalStore, name: str, content: Any, message: str
+) -> None:
+    plan = StoredPlan(store)
+    plan.save([[make_clip()]])
+    plan.put(name, content)
+    StoredPlan(store, "other").save([[make_clip()]])
+    report = rebuild(store, catalog)
+    (problem,) = report.problems
+    assert (problem.kind, problem.place) == (ProblemKind.DAMAGED, "batches/night")
+    assert message in problem.message
+    assert [batch.batch_id for batch in catalog.batches.search().rows] == ["other"]
+
+
+def test_missing_shard_and_forged_clip_are_named(catalog: Catalog, store: LocalStore) -> None:
+    plan = StoredPlan(store)
+    plan.save([[make_clip()]])
+    (store.root / "documents/batches/night/shards/0.json").unlink()
+    assert "shards/0.json: document is missing" in rebuild(store, catalog).problems[0].message
+    plan.save([[make_clip()]])
+    path = store.root / "documents/batches/night/shards/0.json"
+    path.write_text(path.read_text().replace("prompt 0", "prompt 1"))
+    assert "has the content of" in rebuild(store, catalog).problems[0].message
+
+
+def test_batch_that_is_still_being_planned_is_left_out(catalog: Catalog, store: LocalStore) -> None:
+    StoredPlan(store).put("shards/0.json", {"shard": 0, "clips": []})
+    assert rebuild(store, catalog).problems == ()
+    assert catalog.batches.search().total == 0
+
+
+def test_batches_whose_names_begin_alike_are_kept_apart(catalog: Catalog, store: LocalStore) -> None:
+    manifest, clip = publish(store), make_clip()
+    for batch_id in ("night", "night-2", "night.2"):
+        StoredPlan(store, batch_id).save([], [(clip, manifest.key)])
+    assert rebuild(store, catalog).batches == 3
+    assert catalog.clips.search(ClipQuery(state=ClipState.DONE)).total == 3
+
+
+def test_empty_store_makes_an_empty_catalog(catalog: Catalog, store: LocalStore) -> None:
+    catalog.batches.create(make_batch(), PROFILES)
+    report = rebuild(store, catalog)
+    assert (report.artifacts, report.batches, report.batches_removed) == (0, 0, 1)
+
+
+def test_failed_attempt_made_good_later_fails_nobody(catalog: Catalog, store: LocalStore) -> None:
+    clip = make_clip()
+    plan = StoredPlan(store)
+    plan.save([[clip]])
+    plan.save_results(0, "encode", [result(clip, "failed")])
+    plan.save_results(0, "encode", [result(clip)], attempt=2)  # a document is replaced as a whole
+    rebuild(store, catalog)
+    assert states(catalog, [clip]) == [ClipState.WAITING]

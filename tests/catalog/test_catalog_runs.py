@@ -1,0 +1,134 @@
+"""Stage runs: entered twice is entered once, and clips follow from them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from catalog_samples import done, enter, failed, make_clip, publish
+
+from magi2.artifacts import LocalStore
+from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StateError
+from magi2.types import StageName
+
+NOON = datetime(2031, 2, 3, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def clip_id(catalog: Catalog) -> str:
+    return enter(catalog, [make_clip()])[0]
+
+
+def state(catalog: Catalog, clip_id: str) -> ClipState:
+    found = catalog.clips.get("night", clip_id)
+    assert found is not None
+    return found.state
+
+
+def test_run_comes_back_whole(catalog: Catalog, clip_id: str) -> None:
+    catalog.runs.start("night", StageName.PREVIEW, [clip_id], attempt=2, shard=3, host="node-7", at=NOON)
+    (run,) = catalog.runs.of_clip("night", clip_id)
+    assert run == Run(
+        clip_id=clip_id,
+        stage=StageName.PREVIEW,
+        state=RunState.RUNNING,
+        attempt=2,
+        shard=3,
+        host="node-7",
+        started_at=NOON,
+    )
+    ended = Run(
+        clip_id=clip_id,
+        stage=StageName.PREVIEW,
+        state=RunState.MADE,
+        attempt=2,
+        finished_at=NOON + timedelta(seconds=90.25),
+        seconds=90.25,
+        accelerator_seconds=722.0,
+        peak_memory_bytes=130 * 2**30,
+        flags=("offline_fallback",),
+        artifact_key="e" * 64,
+    )
+    catalog.runs.finish("night", [ended])
+    (run,) = catalog.runs.of_clip("night", clip_id)
+    assert run == Run(**{**vars(ended), "shard": 3, "host": "node-7", "started_at": NOON})
+
+
+def test_starting_makes_clip_and_waiting_batch_run(catalog: Catalog, clip_id: str) -> None:
+    catalog.runs.start("night", StageName.ENHANCE, [clip_id], attempt=1)
+    batch = catalog.batches.get("night")
+    assert batch is not None
+    assert (batch.state, state(catalog, clip_id)) == (BatchState.RUNNING, ClipState.RUNNING)
+
+
+def test_reports_may_be_repeated(catalog: Catalog, clip_id: str) -> None:
+    for _ in range(2):
+        catalog.runs.start("night", StageName.PREVIEW, [clip_id], attempt=1)
+    for _ in range(2):
+        catalog.runs.finish("night", [failed(clip_id)])
+    assert len(catalog.runs.of_clip("night", clip_id)) == 1
+
+
+def test_late_start_does_not_undo_an_end(catalog: Catalog, clip_id: str, store: LocalStore) -> None:
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(clip_id, manifest)])
+    catalog.runs.start("night", StageName.MUX, [clip_id], attempt=1)
+    assert [run.state for run in catalog.runs.of_clip("night", clip_id)] == [RunState.MADE]
+    assert state(catalog, clip_id) is ClipState.DONE
+    catalog.runs.start("night", StageName.MUX, [clip_id], attempt=2)
+    assert state(catalog, clip_id) is ClipState.RUNNING
+
+
+def test_failed_run_says_why_its_clip_failed(catalog: Catalog, clip_id: str) -> None:
+    catalog.runs.finish("night", [failed(clip_id, StageName.DECODE, error="video: 3 of 8 values are NaN")])
+    clip = catalog.clips.get("night", clip_id)
+    assert clip is not None
+    assert (clip.state, clip.failed_stage, clip.reason) == ("failed", "decode", "video: 3 of 8 values are NaN")
+    catalog.runs.finish("night", [Run(clip_id=clip_id, stage=StageName.DECODE, state=RunState.MADE, attempt=2)])
+    clip = catalog.clips.get("night", clip_id)
+    assert clip is not None
+    assert (clip.state, clip.failed_stage, clip.reason) == ("running", None, None)
+    assert [(run.attempt, run.state) for run in catalog.runs.of_clip("night", clip_id)] == [(1, "failed"), (2, "made")]
+
+
+def test_last_stage_makes_the_clip_done_only_by_an_indexed_artifact(
+    catalog: Catalog, clip_id: str, store: LocalStore
+) -> None:
+    manifest = publish(store)
+    with pytest.raises(StateError, match="never entered"):
+        catalog.runs.finish("night", [done(clip_id, manifest)])
+    with pytest.raises(StateError):
+        catalog.runs.finish("night", [done(clip_id, manifest, artifact_key=None)])
+    assert catalog.runs.of_clip("night", clip_id) == []
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(clip_id, manifest, state=RunState.REUSED)])
+    clip = catalog.clips.get("night", clip_id)
+    assert clip is not None
+    assert (clip.state, clip.artifact_key) == (ClipState.DONE, manifest.key)
+
+
+def test_cancelled_clip_stays_so_when_a_straggler_ends(catalog: Catalog, clip_id: str) -> None:
+    catalog.runs.start("night", StageName.ENCODE, [clip_id], attempt=1)
+    catalog.batches.mark("night", BatchState.CANCELLED)
+    catalog.runs.finish("night", [Run(clip_id=clip_id, stage=StageName.ENCODE, state=RunState.MADE)])
+    assert state(catalog, clip_id) is ClipState.CANCELLED
+    catalog.runs.start("night", StageName.ENCODE, [clip_id], attempt=2)
+    assert state(catalog, clip_id) is ClipState.RUNNING
+    catalog.runs.finish("night", [failed(clip_id, StageName.ENCODE, attempt=2, state=RunState.CANCELLED, error=None)])
+    assert state(catalog, clip_id) is ClipState.CANCELLED
+
+
+def test_runs_of_clips_that_the_batch_does_not_have_are_refused(catalog: Catalog, clip_id: str) -> None:
+    with pytest.raises(StateError):
+        catalog.runs.start("night", StageName.ENCODE, [clip_id, "f" * 64], attempt=1)
+    with pytest.raises(StateError):
+        catalog.runs.finish("night", [failed("f" * 64)])
+    assert catalog.runs.of_clip("night", clip_id) == []
+
+
+def test_runs_come_in_the_order_of_stages_and_attempts(catalog: Catalog, clip_id: str) -> None:
+    runs = [failed(clip_id, stage, attempt=attempt) for stage in reversed(StageName) for attempt in (10, 2)]
+    catalog.runs.finish("night", runs)
+    found = [(run.stage, run.attempt) for run in catalog.runs.of_clip("night", clip_id)]
+    assert found == [(stage, attempt) for stage in StageName for attempt in (2, 10)]

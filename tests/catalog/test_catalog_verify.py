@@ -1,0 +1,150 @@
+"""Whatever differs between manifests, files and rows is found, from either side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
+from sqlalchemy import text
+
+from magi2.artifacts import LocalStore, Manifest
+from magi2.catalog import Catalog, PlannedClip
+from magi2.catalog.compare import ProblemKind
+from magi2.catalog.rebuild import rebuild
+from magi2.catalog.verify import verify
+
+SHARED_STAGES = ("enhance", "preview", "mux")
+
+
+def found(store: LocalStore, catalog: Catalog, *, digests: bool = True) -> list[tuple[ProblemKind, str]]:
+    problems = verify(store, catalog, digests=digests, orphan_age_hours=0)
+    return [(problem.kind, problem.place) for problem in problems]
+
+
+def files(store: LocalStore, manifest: Manifest, pattern: str = "clip.*") -> Path:
+    return next(store.root.glob(f"artifacts/{manifest.stage}/*/{manifest.key}/{pattern}"))
+
+
+@pytest.fixture
+def manifests(catalog: Catalog, store: LocalStore) -> list[Manifest]:
+    """A store and a catalog that agree."""
+    published = [publish(store, stage, seed) for stage in SHARED_STAGES for seed in range(3)]
+    clip, cached = make_clip(1), make_clip(2)
+    plan = StoredPlan(store)
+    plan.save([[clip]], [(cached, published[-1].key)])
+    catalog.artifacts.index(published)
+    catalog.batches.create(make_batch(clips_total=2), PROFILES)
+    catalog.clips.add("night", [PlannedClip(clip, 0), PlannedClip(cached, None, published[-1].key)])
+    catalog.runs.finish("night", [done(clip.clip_id, published[-2])])
+    return published
+
+
+@pytest.mark.usefixtures("manifests")
+def test_sound_store_and_catalog_have_no_problem(catalog: Catalog, store: LocalStore) -> None:
+    assert found(store, catalog) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"short"),
+        lambda path: path.with_name("manifest.json").write_bytes(b"{}"),
+    ],
+)
+def test_missing_short_and_unreadable_files_are_found(
+    catalog: Catalog, store: LocalStore, manifests: list[Manifest], damage: Callable[[Path], object]
+) -> None:
+    damage(files(store, manifests[4]))
+    assert found(store, catalog, digests=False) == [(ProblemKind.DAMAGED, f"preview/{manifests[4].key}")]
+
+
+def test_flipped_byte_is_found_when_digests_are_asked_for(
+    catalog: Catalog, store: LocalStore, manifests: list[Manifest]
+) -> None:
+    path = files(store, manifests[0])
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    assert found(store, catalog, digests=False) == []
+    problems = list(verify(store, catalog, digests=True))
+    assert [(problem.kind, problem.place) for problem in problems] == [
+        (ProblemKind.DAMAGED, f"enhance/{manifests[0].key}")
+    ]
+    assert "SHA-256" in problems[0].message
+    assert str(path) in problems[0].message
+
+
+def test_artifact_without_row_is_found(catalog: Catalog, store: LocalStore, manifests: list[Manifest]) -> None:
+    extra = publish(store, "decode", seed=9)
+    assert found(store, catalog) == [(ProblemKind.NOT_INDEXED, f"decode/{extra.key}")]
+    rebuild(store, catalog)
+    assert found(store, catalog) == []
+
+
+def test_row_without_manifest_is_found(catalog: Catalog, store: LocalStore, manifests: list[Manifest]) -> None:
+    store.remove("mux", manifests[-1].key)
+    catalog.database.write(
+        lambda connection: connection.execute(
+            text("UPDATE artifacts SET stage = 'retired' WHERE key = :key"), {"key": manifests[0].key}
+        )
+    )
+    assert sorted(found(store, catalog)) == sorted(
+        [
+            (ProblemKind.UNPROVEN, f"mux/{manifests[-1].key}"),
+            (ProblemKind.UNPROVEN, f"retired/{manifests[0].key}"),
+            (ProblemKind.STALE, f"enhance/{manifests[0].key}"),
+        ]
+    )
+    rebuild(store, catalog)
+    assert found(store, catalog) == []
+
+
+def test_row_of_an_earlier_making_is_found(catalog: Catalog, store: LocalStore, manifests: list[Manifest]) -> None:
+    store.remove("preview", manifests[3].key)
+    publish(store, "preview", seed=0, host="elsewhere")
+    assert found(store, catalog) == [(ProblemKind.STALE, f"preview/{manifests[3].key}")]
+
+
+def test_orphaned_files_are_found_once_they_are_old(
+    catalog: Catalog, store: LocalStore, manifests: list[Manifest]
+) -> None:
+    path = files(store, manifests[0]).with_name("clip.a0123456789abcdef.mp4")
+    path.write_bytes(b"half")
+    assert found(store, catalog) == [(ProblemKind.ORPHAN, path.relative_to(store.root).as_posix())]
+    assert list(verify(store, catalog, digests=False)) == []
+    assert path.exists()
+
+
+@pytest.mark.usefixtures("manifests")
+def test_batches_and_clips_of_one_side_only_are_found(catalog: Catalog, store: LocalStore) -> None:
+    enter(catalog, [make_clip(5)], "ghost")
+    catalog.clips.add("night", [PlannedClip(make_clip(6), 0)])
+    StoredPlan(store, "unknown").save([[make_clip(7)]])
+    StoredPlan(store, "partial").save([[make_clip(8)]])
+    catalog.batches.create(make_batch("partial", clips_total=1), PROFILES)
+    StoredPlan(store, "broken").save([[make_clip(8)]])
+    StoredPlan(store, "broken").put("cached.json", 3)
+    assert found(store, catalog) == [
+        (ProblemKind.DAMAGED, "batches/broken"),
+        (ProblemKind.UNPROVEN, "batches/night"),
+        (ProblemKind.NOT_INDEXED, "batches/partial"),
+        (ProblemKind.NOT_INDEXED, "batches/unknown"),
+        (ProblemKind.UNPROVEN, "batches/ghost"),
+    ]
+
+
+@pytest.mark.usefixtures("manifests")
+def test_problems_come_one_by_one(catalog: Catalog, store: LocalStore) -> None:
+    publish(store, "decode", seed=1)
+    problems = verify(store, catalog, digests=False)
+    assert next(problems).kind is ProblemKind.NOT_INDEXED
+    assert next(problems, None) is None
+
+
+def test_rebuilt_catalog_has_no_problem(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store)
+    StoredPlan(store).save([[make_clip(1)]], [(make_clip(2), manifest.key)])
+    assert len(found(store, catalog)) == 2
+    rebuild(store, catalog)
+    assert found(store, catalog) == []
