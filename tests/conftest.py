@@ -65,3 +65,15 @@ def no_host_sync(device: torch.device) -> Callable[[], AbstractContextManager[No
             torch.cuda.set_sync_debug_mode("default")
 
     return refuse
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights of the tiny profile in the published layout. Read only: copy it to change it."""
+    from magi2.checkpoints.tiny import make_tiny
+    from magi2.config.load import load_profile
+    from magi2.config.settings import Settings
+
+    folder = tmp_path_factory.mktemp("weights") / "tiny"
+    make_tiny(folder, load_profile("tiny", Settings().configs).architectures, seed=1)
+    return folder

@@ -1,0 +1,39 @@
+"""Stores with finished clips, by `render` in one go."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from render_helpers import Digests, digests, make_clip, make_context, small_profile
+
+from magi2.config.profile import Profile
+from magi2.stages.render import Outcome, render
+from magi2.types import Clip
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A store with two finished clips of one profile: from a prompt alone, and from a prompt and an image."""
+
+    store: Path
+    profile: Profile
+    clips: tuple[Clip, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def digests(self) -> list[Digests]:
+        return [digests(self.store, outcome) for outcome in self.outcomes]
+
+    def copy(self, target: Path) -> Path:
+        """A copy of the store, to be changed."""
+        shutil.copytree(self.store, target)
+        return target
+
+
+def render_once(store: Path, checkpoint: Path, image: Path, *, refined: bool) -> Rendered:
+    profile = small_profile(refined=refined)
+    clips = (make_clip(profile), make_clip(profile, "<Figure 1> turns around", image=image))
+    outcomes = render(make_context(checkpoint, store, profile, clips), clips)
+    return Rendered(store, profile, clips, tuple(outcomes))

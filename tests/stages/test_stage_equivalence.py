@@ -1,0 +1,96 @@
+"""One shot, stage by stage and rerun from cached latents give the same bits; lengths are as promised."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from render_helpers import (
+    digests,
+    make_clip,
+    make_context,
+    payload_file,
+    remove_stages,
+    small_profile,
+    states,
+    stored_files,
+)
+from stage_renders import Rendered
+
+from magi2.media.probe import MediaProbe, probe
+from magi2.stages.mux import CLIP
+from magi2.stages.recipes import delivered_frames, frame_rate, stage_names
+from magi2.stages.render import Outcome, export, render, run_stage
+
+BOTH = pytest.mark.parametrize("rendered", ["preview_render", "refined_render"], indirect=True)
+
+
+def probed(store: Path, outcome: Outcome) -> MediaProbe:
+    return probe(payload_file(store, "mux", outcome.results[-1].key, CLIP))
+
+
+@BOTH
+def test_stage_by_stage_equals_one_shot(rendered: Rendered, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    outcomes = [Outcome(clip) for clip in rendered.clips]
+    for stage in stage_names(rendered.profile):
+        context = make_context(tiny_checkpoint, tmp_path / "store", rendered.profile, rendered.clips)
+        for outcome, result in zip(outcomes, run_stage(context, stage, rendered.clips), strict=True):
+            outcome.results.append(result)
+    assert [digests(tmp_path / "store", outcome) for outcome in outcomes] == rendered.digests
+    for outcome, original in zip(outcomes, rendered.outcomes, strict=True):
+        clip = export(make_context(tiny_checkpoint, tmp_path / "store", rendered.profile), outcome, tmp_path)[CLIP]
+        assert clip.read_bytes() == payload_file(rendered.store, "mux", original.results[-1].key, CLIP).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("rendered", "again"),
+    [("preview_render", ("decode", "mux")), ("refined_render", ("refine", "decode", "mux"))],
+    indirect=["rendered"],
+)
+def test_rerun_from_cached_latents_equals_one_shot(
+    rendered: Rendered, again: tuple[str, ...], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store = rendered.copy(tmp_path / "store")
+    for outcome in rendered.outcomes:
+        remove_stages(store, outcome, *again)
+    outcomes = render(make_context(tiny_checkpoint, store, rendered.profile, rendered.clips), rendered.clips)
+    for outcome in outcomes:
+        assert {stage for stage, state in states(outcome).items() if state == "made"} == set(again)
+    assert [digests(store, outcome) for outcome in outcomes] == rendered.digests
+
+
+def test_clips_differ_where_their_inputs_do(preview_render: Rendered, refined_render: Rendered) -> None:
+    for from_prompt, from_image in (preview_render.digests, refined_render.digests):
+        assert all(from_prompt[stage] != from_image[stage] for stage in from_prompt)
+    previews = [render.digests[0]["preview"] for render in (preview_render, refined_render)]
+    assert previews[0] == previews[1], "the refiner's profile makes the same preview"
+
+
+@BOTH
+def test_frames_and_sound_are_as_long_as_promised(rendered: Rendered) -> None:
+    frames, fps = (249, Fraction(25)) if rendered.profile.refiner else (125, Fraction(25, 2))
+    assert (delivered_frames(rendered.profile), frame_rate(rendered.profile)) == (frames, fps)
+    for outcome in rendered.outcomes:
+        found = probed(rendered.store, outcome)
+        assert found.video is not None and found.audio is not None
+        assert (found.video.frame_count, found.video.fps) == (frames, fps)
+        assert (found.audio.sample_rate_hz, found.audio.channels) == (44_100, 2)
+        assert found.audio.duration_s == pytest.approx(frames / fps, abs=0.020)
+        assert found.video.duration_s == pytest.approx(frames / fps, abs=0.001)
+
+
+def test_a_held_last_frame_gives_ten_seconds(refined_render: Rendered, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    store = refined_render.copy(tmp_path / "store")
+    profile = small_profile("delivery.pad_last_frame=true", refined=True)
+    clip = make_clip(profile)
+    (outcome,) = render(make_context(tiny_checkpoint, store, profile), [clip])
+    assert {stage for stage, state in states(outcome).items() if state == "made"} == {"mux"}
+    found = probed(store, outcome)
+    assert found.video is not None and found.audio is not None
+    assert (found.video.frame_count, found.video.duration_s) == (250, pytest.approx(10.0, abs=0.001))
+    assert found.audio.duration_s == pytest.approx(10.0, abs=0.020)
+
+
+def test_a_store_holds_artifacts_and_nothing_else(preview_render: Rendered) -> None:
+    assert {name.split("/")[0] for name in stored_files(preview_render.store)} == {"artifacts"}
