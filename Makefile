@@ -1,11 +1,11 @@
 # make demo   set up, then render a batch to playable clips
-# make test   set up, then run every test
+# make test   set up, then run every test but the long ones that kill processes: make test-faults
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test test-faults lint bench clean
 
 setup: $(STAMP)
 
@@ -19,7 +19,10 @@ demo: setup
 	MAGI2_CKPT_ROOT=out/checkpoint MAGI2_STORE=out/store $(BIN)/magi2 render --prompts examples/demo.jsonl --out out/clips
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not faults'
+
+test-faults: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
 
 lint: setup
 	$(BIN)/ruff check .

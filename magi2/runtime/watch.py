@@ -19,7 +19,7 @@ class Limits:
     """
 
     start: float = 300.0
-    heartbeat: float = 60.0
+    heartbeat: float = 120.0
     hang: float = 1800.0
     exit: float = 10.0
     grace: float = 10.0

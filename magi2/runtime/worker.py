@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from magi2.errors import CancelledError, InfrastructureError, InputError, Magi2Error, OutOfMemoryError
+from magi2.errors import CancelledError, InfrastructureError, Magi2Error, OutOfMemoryError
 from magi2.runtime.channel import connect
 from magi2.runtime.events import error_text
 from magi2.runtime.exit_codes import ExitCode, exit_code
@@ -93,8 +93,6 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     from magi2.stages.recipes import stage_names
     from magi2.stages.render import run_stage
 
-    if job.force:
-        raise InputError("the stages cannot compute an artifact anew and compare it yet")
     store = open_store(job.store)
     scratch.mkdir()
     shard = load_shard(store, job.batch_id, job.shard, scratch)
@@ -103,7 +101,9 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     results: list[StageResult] = []
     if clips and job.stage in stage_names(shard.profile):
         settings = replace(Settings.from_environment(), store=job.store)
-        results = run_stage(prepare(shard.profile, settings, clips, progress=progress), job.stage, clips)
+        context = prepare(shard.profile, settings, clips, progress=progress)
+        context.force = frozenset({job.stage}) if job.force else frozenset()
+        results = run_stage(context, job.stage, clips)
     if publishes_results:
         write_results(store, job, results)
     require_survivor(results)
@@ -134,7 +134,8 @@ def _peak_memory() -> int:
     from magi2 import platform
     from magi2.config.settings import Settings
 
-    return platform.memory_stats(accelerator=platform.current(Settings.from_environment().device)).peak
+    name, _, _ = (Settings.from_environment().device or "").partition(":")
+    return platform.memory_stats(accelerator=platform.current(name or None)).peak
 
 
 def _as_error(error: Exception) -> Magi2Error:

@@ -106,6 +106,7 @@ def leave(job: StageJob, progress: EventProgress, *, code: int) -> None:
 
 
 def flood(job: StageJob, progress: EventProgress, *, megabytes: int) -> None:
+    progress.stage_started(job.stage, len(CLIPS))
     for number in range(megabytes * 8):
         os.write(1 + number % 2, b"all work and no play makes jack a dull boy\n" * 1500)
     succeed(job, progress)

@@ -167,8 +167,12 @@ def test_worker_that_never_speaks_is_ended(machine: Machine) -> None:
 
 
 def test_slow_listener_does_not_make_the_ranks_look_frozen(machine: Machine) -> None:
-    machine.act("succeed")
-    result = machine.launcher(Limits(heartbeat=0.5)).run(machine.job(), on_event=lambda event: time.sleep(0.8))
+    machine.act("flood", megabytes=16)
+
+    def listen(event: Event) -> None:
+        time.sleep(1.0 if isinstance(event, StageStarted) else 0.0)
+
+    result = machine.launcher(Limits(heartbeat=0.7)).run(machine.job(), on_event=listen)
     assert len(result.clips) == 2
 
 
