@@ -1,0 +1,163 @@
+"""What is in the store is not computed again: stages, models, intermediates that retention took."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from render_helpers import (
+    digests,
+    make_clip,
+    make_context,
+    payload_file,
+    remove_stages,
+    small_profile,
+    states,
+    stored_files,
+)
+from stage_renders import Rendered
+
+from magi2.artifacts.local import LocalStore
+from magi2.stages.base import DIFFERS
+from magi2.stages.recipes import stage_names
+from magi2.stages.render import STAGES, render, run_stage
+from magi2.types import StageName
+
+
+@pytest.fixture
+def no_models(preview_render: Rendered, refined_render: Rendered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading any model fails the test; the clips of all tests are made before that."""
+    for stage in STAGES.values():
+        monkeypatch.setattr(stage, "load", lambda self: pytest.fail(f"{self.name} loaded its models"))
+
+
+@pytest.mark.usefixtures("no_models")
+@pytest.mark.parametrize("rendered", ["preview_render", "refined_render"], indirect=True)
+def test_a_second_run_computes_nothing(rendered: Rendered, tiny_checkpoint: Path) -> None:
+    before = stored_files(rendered.store)
+    outcomes = render(make_context(tiny_checkpoint, rendered.store, rendered.profile, rendered.clips), rendered.clips)
+    for outcome in outcomes:
+        assert states(outcome) == dict.fromkeys(stage_names(rendered.profile), "reused")
+    assert [digests(rendered.store, outcome) for outcome in outcomes] == rendered.digests
+    assert stored_files(rendered.store) == before
+
+
+@pytest.mark.usefixtures("no_models")
+def test_every_stage_alone_reuses_its_artifacts(
+    preview_render: Rendered, tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    context = make_context(tiny_checkpoint, preview_render.store, preview_render.profile)
+    for stage in stage_names(preview_render.profile):
+        results = run_stage(context, stage, preview_render.clips)
+        assert [result.state for result in results] == ["reused", "reused"]
+        assert f"{preview_render.clips[0].short_id} {stage.value}: reused" in caplog.text
+
+
+@pytest.mark.usefixtures("no_models")
+def test_a_finished_clip_needs_nothing_that_retention_took(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store = preview_render.copy(tmp_path / "store")
+    remove_stages(store, preview_render.outcomes[0], "preview", "decode")
+    before = stored_files(store)
+    (outcome,) = render(make_context(tiny_checkpoint, store, preview_render.profile), preview_render.clips[:1])
+    assert states(outcome) == dict.fromkeys(["enhance", "encode", "mux"], "reused")
+    assert outcome.results[-1].key == preview_render.outcomes[0].results[-1].key
+    assert stored_files(store) == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "made"),
+    [
+        (("delivery.crf=30",), {"mux"}),
+        (("refiner.steps=2",), {"refine", "decode", "mux"}),
+        (("decode.rounding=truncate",), {"decode", "mux"}),
+    ],
+)
+def test_a_changed_setting_makes_only_what_depends_on_it(
+    overrides: tuple[str, ...], made: set[str], refined_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store = refined_render.copy(tmp_path / "store")
+    profile = small_profile(*overrides, refined=True)
+    (outcome,) = render(make_context(tiny_checkpoint, store, profile), [make_clip(profile)])
+    assert {stage for stage, state in states(outcome).items() if state == "made"} == made
+    original, changed = refined_render.digests[0], digests(store, outcome)
+    assert {stage for stage in changed if changed[stage] != original[stage]} == made
+
+
+def test_a_changed_prompt_makes_only_its_own_clip(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store, profile = preview_render.copy(tmp_path / "store"), preview_render.profile
+    clips = [make_clip(profile, "a heron lands"), *preview_render.clips]
+    outcomes = render(make_context(tiny_checkpoint, store, profile, clips), clips)
+    assert [set(states(outcome).values()) for outcome in outcomes] == [{"made"}, {"reused"}, {"reused"}]
+
+
+def test_a_changed_seed_keeps_caption_and_embedding(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store, profile = preview_render.copy(tmp_path / "store"), preview_render.profile
+    (outcome,) = render(make_context(tiny_checkpoint, store, profile), [make_clip(profile, seed=8)])
+    assert {stage for stage, state in states(outcome).items() if state == "reused"} == {"enhance", "encode"}
+
+
+def test_order_and_names_of_clips_do_not_matter(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    backwards = tuple(reversed(preview_render.clips))
+    context = make_context(tiny_checkpoint, tmp_path / "store", preview_render.profile, backwards)
+    for stage in (StageName.ENHANCE, StageName.ENCODE):
+        results = run_stage(context, stage, backwards)
+        originals = [outcome.results for outcome in reversed(preview_render.outcomes)]
+        assert [result.key for result in results] == [
+            next(result.key for result in original if result.stage is stage) for original in originals
+        ]
+        assert [result.clip for result in results] == list(backwards)
+
+
+def test_models_are_loaded_once_for_all_clips(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, loads = STAGES[StageName.ENCODE], []
+    original = encode.load
+    monkeypatch.setattr(encode, "load", lambda self: (loads.append(1), original(self))[1])
+    context = make_context(tiny_checkpoint, tmp_path / "store", preview_render.profile, preview_render.clips)
+    run_stage(context, StageName.ENHANCE, preview_render.clips)
+    assert [result.state for result in run_stage(context, StageName.ENCODE, preview_render.clips)] == ["made", "made"]
+    assert loads == [1]
+    assert len(list(LocalStore(tmp_path / "store").keys("negative"))) == 1
+
+
+def test_a_finished_run_needs_no_weight_that_can_be_read(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    weights = shutil.copytree(tiny_checkpoint, tmp_path / "weights")
+    for path in weights.rglob("*"):
+        if path.suffix in (".safetensors", ".pth", ".ckpt"):
+            modified = path.stat().st_mtime_ns
+            path.write_bytes(b"\0" * path.stat().st_size)
+            os.utime(path, ns=(modified, modified))
+    outcomes = render(make_context(weights, preview_render.store, preview_render.profile), preview_render.clips)
+    assert all(set(states(outcome).values()) == {"reused"} for outcome in outcomes)
+
+
+def test_a_forced_stage_is_made_again_and_compared(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, clips = preview_render.copy(tmp_path / "store"), preview_render.clips[:1]
+    context = make_context(tiny_checkpoint, store, preview_render.profile)
+    context.force = frozenset([StageName.MUX])
+    before = stored_files(store)
+    (outcome,) = render(context, clips)
+    assert states(outcome) == {**dict.fromkeys(stage_names(preview_render.profile), "reused"), "mux": "made"}
+    assert outcome.flags == ()
+    monkeypatch.setattr("magi2.stages.mux.write_poster", lambda picture, target: target.write_bytes(b"another"))
+    (outcome,) = render(context, clips)
+    assert outcome.flags == (f"{DIFFERS}poster.jpg",)
+    assert stored_files(store) == before, "the stored artifact stays as it is"
+    assert payload_file(store, "mux", outcome.results[-1].key, "poster.jpg").read_bytes() != b"another"
