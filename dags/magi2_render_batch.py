@@ -27,8 +27,8 @@ BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
 
 PARAMS = {
     "batch": Param(
-        type="string",
-        minLength=1,
+        None,
+        type=["string", "null"],
         title="Batch file",
         description_md="Path or `file://` address of a `.jsonl`, `.csv` or `.json` file of prompts",
     ),
@@ -65,6 +65,21 @@ PARAMS = {
         title="Image folder",
         description="Where relative paths in the file start; empty: at the file's own folder",
         section="More",
+    ),
+    "rerun_of": Param(
+        None,
+        type=["string", "null"],
+        title="Batch id",
+        description="An earlier batch to run again instead of a file",
+        section="Run again",
+    ),
+    "only": Param(
+        [],
+        type=["array", "null"],
+        items={"type": "string"},
+        title="Clips",
+        description_md="Ids of its clips, one a line, or `failed`; empty: all",
+        section="Run again",
     ),
 }
 

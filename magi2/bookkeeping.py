@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from magi2.artifacts.store import ArtifactStore
@@ -27,15 +27,23 @@ from magi2.types import StageName
 logger = logging.getLogger(__name__)
 
 
-def due_clips(store: ArtifactStore, job: StageJob) -> list[str]:
-    """Ids of the clips that the job works on: its shard's, less those lost in earlier stages; none for a stage that
-    the profile does not have."""
+@dataclass(frozen=True)
+class DueWork:
+    """What a stage of a shard has to do: a profile's name, and the ids of the clips to work on."""
+
+    profile: str
+    clip_ids: list[str]
+
+
+def due_work(store: ArtifactStore, job: StageJob) -> DueWork:
+    """The shard's clips but those lost in earlier stages; none for a stage that the profile does not have."""
     shard = read_document(store, f"batches/{job.batch_id}/shards/{job.shard}.json")
-    stages = profile_stages(load_batch(store, job.batch_id)["profiles"][shard["profile_digest"]])
+    profile = load_batch(store, job.batch_id)["profiles"][shard["profile_digest"]]
+    stages = profile_stages(profile)
     if job.stage not in stages:
-        return []
+        return DueWork(profile["name"], [])
     lost = failed_clips(store, job.batch_id, job.shard, stages[: stages.index(job.stage)])
-    return [clip["clip_id"] for clip in shard["clips"] if clip["clip_id"] not in lost]
+    return DueWork(profile["name"], [clip["clip_id"] for clip in shard["clips"] if clip["clip_id"] not in lost])
 
 
 class Bookkeeper:

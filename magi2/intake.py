@@ -1,4 +1,4 @@
-"""From the address of a batch file to its plan, with a deployment's profiles, weights and store; torch-free."""
+"""From a batch file, or an earlier batch, to a plan with a deployment's profiles, weights and store; torch-free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import InputError
-from magi2.plan import BatchOptions, BatchPlan, plan_batch
+from magi2.plan import BatchOptions, BatchPlan, load_batch, plan_batch
+from magi2.rerun import rerun_batch
 from magi2.stages.books import recipe_book
 from magi2.stages.recipes import RecipeBook
 
@@ -56,6 +57,33 @@ def plan_location(
         book_of=books.__getitem__,
         options=options,
         origin=origin,
+    )
+
+
+def plan_rerun(
+    batch_id: str,
+    *,
+    settings: Settings,
+    store: ArtifactStore,
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    options: BatchOptions,
+    origin: Mapping[str, str | None] | None = None,
+    scratch: Path,
+) -> BatchPlan:
+    """The plan of an earlier batch under changed profiles, see `rerun_batch`; nothing is written but its images."""
+    earlier = load_batch(store, batch_id)
+    weights = CheckpointFolder(settings.checkpoint_root())
+    batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch)
+    books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
+    return plan_batch(
+        batch,
+        name=earlier["name"],
+        source=earlier["source"],
+        store=store,
+        book_of=books.__getitem__,
+        options=options,
+        origin={**(origin or {}), "parent_batch_id": batch_id},
     )
 
 

@@ -80,13 +80,17 @@ class StageOperator(Magi2Operator):
     _is_killed = False
 
     def __init__(self, *, batch_id: str, shard: int, **kwargs: Any) -> None:
-        super().__init__(**{"map_index_template": "shard {{ task.shard }}{{ task.label }}", **kwargs})
+        defaults = {
+            "map_index_template": "shard {{ task.shard }}{{ task.label }}",
+            "weight_rule": "upstream",  # a shard that has begun is finished first
+        }
+        super().__init__(**{**defaults, **kwargs})
         self.batch_id = batch_id
         self.shard = shard
 
     def work(self, context: Context) -> dict[str, Any]:
         from magi2.artifacts.address import open_store
-        from magi2.bookkeeping import Bookkeeper, due_clips
+        from magi2.bookkeeping import Bookkeeper, due_work
         from magi2.config.settings import Settings
 
         settings = Settings.from_environment()
@@ -94,16 +98,17 @@ class StageOperator(Magi2Operator):
         job = self._job(settings.store, store, context)
         for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
-        due = due_clips(store, job)
+        due = due_work(store, job)
+        self.label = f", {due.profile}, {len(due.clip_ids)} clips"
         books = Bookkeeper.of(settings, store)
-        books.started(job, due)
+        books.started(job, due.clip_ids)
         try:
-            counts = self._run(job, books) if due else {"made": 0, "reused": 0, "failed": 0}
+            counts = self._run(job, books) if due.clip_ids else {"made": 0, "reused": 0, "failed": 0}
         except Magi2Error as error:
             self._note(job, error, store, books)
             raise
         logger.info("%s: %s", job.title, ", ".join(f"{count} {state}" for state, count in counts.items()))
-        return {"batch_id": job.batch_id, "shard": job.shard, "stage": job.stage.value, "clips": len(due), **counts}
+        return {"batch_id": job.batch_id, "shard": job.shard, "stage": job.stage.value, **counts}
 
     def on_kill(self) -> None:
         """Make `execute` end the process group, see that it is gone, and raise."""
@@ -121,7 +126,9 @@ class StageOperator(Magi2Operator):
         from magi2.runtime.launcher import Launcher
         from magi2.runtime.watch import Limits
 
-        result = Launcher(limits=Limits(grace=KILL_GRACE_S)).run(
+        # Accelerators may be busy for as long as somebody else's stage takes: that is no reason to fail.
+        limits = Limits(grace=KILL_GRACE_S, lock=self.time_limit.total_seconds())
+        result = Launcher(limits=limits).run(
             job, on_event=lambda event: books.heard(job, event), should_stop=lambda: self._is_killed
         )
         return {state: result.count(state) for state in ("made", "reused", "failed")}
