@@ -81,9 +81,9 @@ def make_tiny(root: Path, architectures: Architectures, *, seed: int) -> list[st
     marker, wanted = root / "tiny.json", _describe(architectures, seed)
     if marker.is_file() and marker.read_text() == wanted:
         return list(COMPONENTS)
-    if root.exists() and any(root.iterdir()):
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise CheckpointError(
-            f"{root} is not empty and holds no tiny checkpoint of seed {seed}", hint="name a new folder"
+            f"{root} is no empty folder and holds no tiny checkpoint of seed {seed}", hint="name a new folder"
         )
     writers = {
         "text_encoder": _write_text_encoder,

@@ -7,6 +7,7 @@ casts it to the dtype the module declares, moves it to the device and puts it in
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,13 +151,22 @@ def read_pickled(path: Path) -> Mapping[str, Any]:
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: weight file is missing")
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(f"{path}: not an archive as torch.save writes it, or truncated")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch raises many types here; all of them mean the same to the user
-        raise CheckpointError(f"{path}: unreadable as a weights-only checkpoint: {error}") from error
+        raise CheckpointError(f"{path}: unreadable as a weights-only checkpoint: {_reason(error)}") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a mapping of tensors")
     return content
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence that says what is wrong: torch's message is a page of advice to trust the file."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    line = next((line for line in lines if "WeightsUnpickler error" in line), lines[0])
+    return line.strip().partition(" Please use")[0]
 
 
 @dataclass(frozen=True)
@@ -188,9 +198,9 @@ def load_module(
     _check_names(source, slots.keys(), {t: n for n, t in targets.items() if t is not None})
     for stored, target in targets.items():
         if target is not None:
-            owner, attribute = slots[target]
-            tensor = transform(target, source.read(stored))
-            _place(owner, attribute, tensor, device, f"{source.file_of(stored)}: {stored}")
+            place = f"{source.file_of(stored)}: {stored}"
+            # No name for the tensor here: it would outlive its turn and meet the next one in memory.
+            _place(slots[target], transform(target, source.read(stored)), device, place)
     report = LoadReport(loaded=len(slots), skipped=skipped)
     module.load_report = report  # type: ignore[assignment]
     return report
@@ -218,7 +228,8 @@ def _check_names(source: TensorSource, wanted: Iterable[str], stored_by_target: 
         )
 
 
-def _place(owner: nn.Module, attribute: str, tensor: Tensor, device: torch.device | str, place: str) -> None:
+def _place(slot: tuple[nn.Module, str], tensor: Tensor, device: torch.device | str, place: str) -> None:
+    owner, attribute = slot
     current = getattr(owner, attribute)
     if tuple(tensor.shape) != tuple(current.shape):
         raise CheckpointError(f"{place}: shape {tuple(tensor.shape)}, the model wants {tuple(current.shape)}")
