@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, func, or_, select, update
 
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
@@ -188,6 +188,30 @@ def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[st
         "artifact_key": planned.artifact_key,
         "updated_at": now(),
     }
+
+
+def outcome(
+    clip_id: str,
+    state: ClipState,
+    *,
+    failed_stage: str | None = None,
+    reason: str | None = None,
+    artifact_key: str | None = None,
+) -> dict[str, Any]:
+    """What became of a clip, for `settle_clips`."""
+    values = {"state": state, "failed_stage": failed_stage, "reason": reason, "artifact_key": artifact_key}
+    return {"for_clip": clip_id, **values}
+
+
+def settle_clips(connection: Connection, batch_id: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
+    """Move clips of a batch to the states that were reached, whatever they were in."""
+    if outcomes:
+        names = outcomes[0].keys() - {"for_clip"}
+        query = update(BatchClipRow).where(
+            BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == bindparam("for_clip")
+        )
+        values = {**{name: bindparam(name) for name in names}, "updated_at": now()}
+        connection.execute(query.values(values), outcomes)
 
 
 def _these(batch_id: str, clip_ids: list[str]) -> tuple[ColumnElement[bool], ...]:

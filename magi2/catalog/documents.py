@@ -4,6 +4,7 @@ batches/<id>/batch.json                        options, profiles, refused rows, 
 batches/<id>/shards/<shard>.json               the clips that a shard renders
 batches/<id>/cached.json                       the clips that were finished already, with the `key` of their file
 batches/<id>/results/<shard>.<stage>.json      what the last attempt made of a shard's clips
+batches/<id>/report.json                       written when the run ended; names also clips that no result speaks of
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Where and why a clip failed."""
+
+    stage: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class StoredBatch:
     """All that the store knows of a batch; clips by id, those found finished with the key of their file."""
 
@@ -36,6 +45,7 @@ class StoredBatch:
     refused: dict[int, str]
     clips: dict[str, PlannedClip]
     runs: list[Run]
+    failures: dict[str, Failure]
 
 
 def batch_ids(store: ArtifactStore) -> Iterator[str]:
@@ -65,12 +75,14 @@ def read_batch(store: ArtifactStore, batch_id: str) -> StoredBatch:
         clips[item.clip_id] = PlannedClip(item.to_clip(name), None, item.key)
     if len(clips) != plan.clips:
         raise CorruptedArtifactError(f"{folder}: batch.json counts {plan.clips} clips, the others hold {len(clips)}")
+    runs = _read_runs(store, folder, clips)
     return StoredBatch(
         batch=plan.to_batch(),
         profiles=plan.profiles,
         refused={row.row: row.reason for row in plan.refused},
         clips=clips,
-        runs=_read_runs(store, folder, clips),
+        runs=runs,
+        failures=_read_report(store, folder) | _failures(clips, runs),
     )
 
 
@@ -85,6 +97,20 @@ def _read_runs(store: ArtifactStore, folder: str, clips: dict[str, PlannedClip])
             if planned is not None and (key not in runs or planned.shard == document.shard):
                 runs[key] = item.to_run(document)
     return list(runs.values())
+
+
+def _failures(clips: dict[str, PlannedClip], runs: list[Run]) -> dict[str, Failure]:
+    """The failures in the clips' present shards."""
+    failed = (run for run in runs if run.state is RunState.FAILED and run.shard == clips[run.clip_id].shard)
+    return {run.clip_id: Failure(run.stage, run.error) for run in failed}
+
+
+def _read_report(store: ArtifactStore, folder: str) -> dict[str, Failure]:
+    name = f"{folder}/report.json"
+    if store.get_document(name) is None:
+        return {}
+    failed = _read(store, name, _Report).failed
+    return {item.clip_id: Failure(item.stage, item.reason) for item in failed if item.clip_id}
 
 
 @dataclass(frozen=True)
@@ -202,6 +228,18 @@ class _Results:
     stage: StageName
     attempt: int
     results: list[_Result]
+
+
+@dataclass(frozen=True)
+class _ReportedFailure:
+    clip_id: str | None
+    stage: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class _Report:
+    failed: list[_ReportedFailure]
 
 
 def _read(store: ArtifactStore, name: str, kind: type[T]) -> T:

@@ -114,6 +114,8 @@ class Database:
             except DBAPIError as error:
                 if attempt == ATTEMPTS or not _may_pass(error):
                     raise self._explain(error) from error
+            except OverflowError as error:  # the SQLite driver's word for it
+                raise StateError(f"catalog {self.place}: a number is too large: {error}") from error
             except TimeoutError as error:
                 raise InfrastructureError(f"catalog {self.place}: all connections are in use") from error
             time.sleep(_BACK_OFF_S * 2**attempt * random.uniform(0.5, 1.5))

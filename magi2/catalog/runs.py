@@ -7,8 +7,9 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, Row, select, update
 
+from magi2.catalog.clips import outcome, settle_clips
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Run, RunState, now
 from magi2.catalog.statements import chunks, upsert
@@ -34,7 +35,7 @@ _CLIP_STATES = {
     RunState.MADE: ClipState.DONE,
     RunState.REUSED: ClipState.DONE,
 }
-_SUCCEEDED = (RunState.MADE, RunState.REUSED)
+SUCCEEDED = (RunState.MADE, RunState.REUSED)
 
 
 class Runs:
@@ -70,7 +71,7 @@ class Runs:
         )
 
         def work(connection: Connection, chunk: Sequence[str]) -> None:
-            row = run_row(batch_id, run)
+            row = _run_row(batch_id, run)
             rows = [{**row, "clip_id": clip_id} for clip_id in chunk]
             running = StageRunRow.state == RunState.RUNNING
             upsert(connection, StageRunRow, rows, update=["shard", "host", "started_at"], where=running)
@@ -105,42 +106,37 @@ class Runs:
         return sorted(runs, key=lambda run: (order.index(run.stage), run.attempt))
 
 
-def run_row(batch_id: str, run: Run) -> dict[str, Any]:
-    """The columns of a run."""
+def _run_row(batch_id: str, run: Run) -> dict[str, Any]:
     return {**vars(run), "batch_id": batch_id, "flags": list(run.flags)}
 
 
-def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
-    rows = [run_row(batch_id, run) for run in runs]
+def upsert_runs(
+    connection: Connection, batch_id: str, runs: Sequence[Run], *, where: ColumnElement[bool] | None = None
+) -> None:
+    """Enter runs that have ended; of those that are there, replace the outcome if `where` holds."""
+    rows = [_run_row(batch_id, run) for run in runs]
     begun = ["shard", "host", "started_at"]
-    upsert(connection, StageRunRow, rows, update=_OUTCOME, keep_unless_given=begun)
-    going_on = [run.clip_id for run in runs if run.state in _SUCCEEDED and run.stage is not LAST_STAGE]
+    upsert(connection, StageRunRow, rows, update=_OUTCOME, keep_unless_given=begun, where=where)
+
+
+def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
+    upsert_runs(connection, batch_id, runs)
+    going_on = [run.clip_id for run in runs if run.state in SUCCEEDED and run.stage is not LAST_STAGE]
     # What was cancelled meanwhile stays so, until it is started again.
     _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
-    _settle(connection, batch_id, [run for run in runs if run.state not in _SUCCEEDED or run.stage is LAST_STAGE])
+    ends = [run for run in runs if run.state not in SUCCEEDED or run.stage is LAST_STAGE]
+    settle_clips(connection, batch_id, [_outcome(run) for run in ends])
 
 
-def _settle(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
-    """Move clips to the state that their run leads to."""
-    if not runs:
-        return
-    names = ("state", "failed_stage", "reason", "artifact_key")
-    query = (
-        update(BatchClipRow)
-        .where(BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == bindparam("for_clip"))
-        .values({**{name: bindparam(name) for name in names}, "updated_at": now()})
+def _outcome(run: Run) -> dict[str, Any]:
+    """What a run leads to for its clip."""
+    return outcome(
+        run.clip_id,
+        _CLIP_STATES[run.state],
+        failed_stage=run.stage if run.state is RunState.FAILED else None,
+        reason=run.error,
+        artifact_key=run.artifact_key if run.state in SUCCEEDED else None,
     )
-    rows = [
-        {
-            "for_clip": run.clip_id,
-            "state": _CLIP_STATES[run.state],
-            "failed_stage": run.stage if run.state is RunState.FAILED else None,
-            "reason": run.error,
-            "artifact_key": run.artifact_key,
-        }
-        for run in runs
-    ]
-    connection.execute(query, rows)
 
 
 def _go_on(connection: Connection, batch_id: str, clip_ids: Sequence[str], condition: ColumnElement[bool]) -> None:

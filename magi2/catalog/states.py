@@ -10,6 +10,7 @@ from magi2.catalog.records import ClipState as C
 from magi2.errors import Magi2Error
 
 FINISHED_BATCH = frozenset({B.DONE, B.FAILED, B.CANCELLED})
+UNFINISHED_BATCH = frozenset(B) - FINISHED_BATCH
 UNFINISHED_CLIP = frozenset({C.WAITING, C.RUNNING})
 
 # Work may always be taken up again: an Airflow user clears the tasks of a finished run.

@@ -80,7 +80,7 @@ class StoredPlan:
             "name": "Night run",
             "source": "inbox/night.jsonl",
             "created_at": CREATED.isoformat(),
-            "options": {"failure_limit": 0, "on_bad_rows": "skip", "force": []},
+            "options": {"failure_limit": 1, "on_bad_rows": "skip", "force": []},
             "profiles": PROFILES,
             "refused": [{"row": 3, "reason": "the prompt is empty"}],
             "shards": len(shards),

@@ -46,6 +46,11 @@ def test_text_that_no_database_takes_is_still_entered(catalog: Catalog) -> None:
     assert (found.clip_id, found.clip.prompt, found.reason) == (clip.clip_id, "a\ufffdb", "file ?.png")
 
 
+def test_number_that_no_database_holds_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(StateError):
+        enter(catalog, [make_clip(priority=10**30)])
+
+
 def test_clip_needs_batch_and_profile(catalog: Catalog) -> None:
     with pytest.raises(StateError):
         catalog.clips.add("night", [PlannedClip(make_clip(), 0)])

@@ -13,6 +13,7 @@ from catalog_samples import (
     StoredPlan,
     done,
     enter,
+    failed,
     make_batch,
     make_clip,
     publish,
@@ -146,6 +147,86 @@ def test_wish_for_a_running_batch_is_kept(catalog: Catalog, store: LocalStore) -
     assert (batch.requested, batch.state) == (Request.CANCEL, BatchState.WAITING)
 
 
+def test_what_only_the_catalog_knows_stays(catalog: Catalog, store: LocalStore) -> None:
+    manifest, clips = publish(store), [make_clip(number) for number in range(4)]
+    finished, dropped, retried, at_work = clips
+    plan = StoredPlan(store)
+    plan.save([clips])
+    plan.save_results(0, "encode", [result(each, "failed", error="bad image") for each in clips[1:]])
+    enter(catalog, clips)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(finished.clip_id, manifest, accelerator_seconds=80.0, host="node-7")])
+    catalog.runs.finish("night", [failed(retried.clip_id, StageName.ENCODE, attempt=each) for each in (1, 2)])
+    catalog.runs.start("night", StageName.ENCODE, [at_work.clip_id], attempt=2)
+    catalog.clips.mark("night", [dropped.clip_id], ClipState.CANCELLED)
+    for _ in range(2):
+        rebuild(store, catalog)
+        assert states(catalog, clips) == [ClipState.DONE, ClipState.CANCELLED, ClipState.FAILED, ClipState.RUNNING]
+        assert batch_state(catalog) is BatchState.RUNNING
+    assert catalog.batches.progress("night").accelerator_seconds == 80.0
+    assert [run.host for run in catalog.runs.of_clip("night", finished.clip_id)] == ["node-7"]
+    assert len(catalog.runs.of_clip("night", retried.clip_id)) == 2
+
+
+def test_catalog_that_fell_behind_catches_up(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store)
+    made, broken, lost = clips = [make_clip(number) for number in range(3)]
+    plan = StoredPlan(store)
+    plan.save([clips], refused=[], options={"failure_limit": 2, "on_bad_rows": "refuse"})
+    enter(catalog, clips)
+    catalog.runs.start("night", StageName.ENCODE, [clip.clip_id for clip in (made, broken)], attempt=1, host="node-7")
+    plan.save_results(0, "encode", [result(made), result(broken, "failed", error="bad image")], attempt=2)
+    plan.save_results(0, "mux", [result(made, key=manifest.key)])
+    plan.put(
+        "report.json",
+        {
+            "failed": [
+                {"clip_id": lost.clip_id, "stage": "preview", "reason": "out of memory", "row": None},
+                {"clip_id": made.clip_id, "stage": "preview", "reason": "of an earlier run", "row": None},
+                {"clip_id": None, "row": 3, "stage": "plan", "reason": "empty"},
+            ]
+        },
+    )
+    rebuild(store, catalog)
+    assert states(catalog, clips) == [ClipState.DONE, ClipState.FAILED, ClipState.FAILED]
+    record = catalog.clips.get("night", lost.clip_id)
+    assert record is not None
+    assert (record.failed_stage, record.reason) == ("preview", "out of memory")
+    assert batch_state(catalog) is BatchState.DONE
+
+
+def test_run_that_ended_unheard_is_brought_to_its_end(catalog: Catalog, store: LocalStore) -> None:
+    clip = make_clip()
+    plan = StoredPlan(store)
+    plan.save([[clip]])
+    enter(catalog, [clip])
+    catalog.runs.start("night", StageName.PREVIEW, [clip.clip_id], attempt=1, host="node-7")
+    plan.save_results(0, "preview", [result(clip, key="e" * 64)])
+    rebuild(store, catalog)
+    (run,) = catalog.runs.of_clip("night", clip.clip_id)
+    assert (run.state, run.host, run.seconds, run.artifact_key) == (RunState.MADE, "node-7", 2.5, "e" * 64)
+    assert run.started_at is not None
+    assert states(catalog, [clip]) == [ClipState.RUNNING]
+
+
+def test_clips_that_were_never_planned_go_away(catalog: Catalog, store: LocalStore) -> None:
+    planned, stray = make_clip(1), make_clip(2)
+    StoredPlan(store).save([[planned]])
+    enter(catalog, [planned, stray])
+    rebuild(store, catalog)
+    assert [record.clip for record in catalog.clips.search().rows] == [planned]
+
+
+def test_done_batch_whose_file_was_lost_waits_again(catalog: Catalog, store: LocalStore) -> None:
+    manifest, clip = publish(store), make_clip()
+    StoredPlan(store).save([], [(clip, manifest.key)])
+    rebuild(store, catalog)
+    assert batch_state(catalog) is BatchState.DONE
+    store.remove("mux", manifest.key)
+    rebuild(store, catalog)
+    assert (states(catalog, [clip]), batch_state(catalog)) == ([ClipState.WAITING], BatchState.WAITING)
+
+
 def test_work_goes_on_after_a_rebuild_in_its_midst(catalog: Catalog, store: LocalStore) -> None:
     clip, manifest = make_clip(), publish(store)
     StoredPlan(store).save([[clip]])
@@ -157,7 +238,7 @@ def test_work_goes_on_after_a_rebuild_in_its_midst(catalog: Catalog, store: Loca
     catalog.batches.mark("night", BatchState.DONE)
 
 
-@pytest.mark.parametrize(("limit", "state"), [(0, BatchState.FAILED), (1, BatchState.DONE)])
+@pytest.mark.parametrize(("limit", "state"), [(1, BatchState.FAILED), (2, BatchState.DONE)])
 def test_failure_limit_decides_what_became_of_a_batch(
     catalog: Catalog, store: LocalStore, limit: int, state: BatchState
 ) -> None:
@@ -190,6 +271,7 @@ def test_results_of_an_earlier_plan_are_history(catalog: Catalog, store: LocalSt
         ("cached.json", {"clips": []}, "cached.json"),
         ("shards/0.json", {"shard": 0, "clips": []}, "counts 1 clips, the others hold 0"),
         ("shards/0.json", {"shard": "zero", "clips": []}, "shards/0.json: shard"),
+        ("report.json", {"failed": [{"clip_id": 3}]}, "report.json: failed.0.clip_id"),
         ("results/0.mux.json", {"shard": 0}, "results/0.mux.json"),
         ("results/0.mux.json", {"shard": 0, "stage": "muxx", "attempt": 1, "results": []}, "stage"),
     ],

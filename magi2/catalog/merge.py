@@ -1,0 +1,113 @@
+"""Bringing a batch in the catalog in line with its documents, while it may be running."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, select, update
+
+from magi2.catalog.batches import insert_batch
+from magi2.catalog.clips import insert_clips, outcome, settle_clips
+from magi2.catalog.documents import StoredBatch
+from magi2.catalog.engine import Database
+from magi2.catalog.progress import clip_counts
+from magi2.catalog.records import BatchState, ClipState, PlannedClip, RunState
+from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, upsert_runs
+from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.states import UNFINISHED_BATCH, UNFINISHED_CLIP
+from magi2.catalog.tables import ArtifactRow, BatchClipRow, BatchRow, RefusedRow, StageRunRow
+from magi2.types import StageName
+
+
+def merge_batch(database: Database, stored: StoredBatch) -> None:
+    """Enter what is missing and take out what was never planned, in transactions that hold nobody up for long.
+
+    What the catalog knows beyond the documents stays: runs, requests, and states that were reached. A clip that is not
+    finished becomes done when its file is proven, and failed when the documents say so and nobody works on it.
+    """
+    batch_id = stored.batch.batch_id
+    database.write(insert_batch, stored.batch, stored.profiles)
+    refused = [{"batch_id": batch_id, "row_number": row, "reason": why} for row, why in stored.refused.items()]
+    for rows in chunks(refused):
+        database.write(upsert, RefusedRow, rows)
+    database.write(_remove_unplanned, stored)
+    for planned in chunks(PlannedClip(each.clip, each.shard) for each in stored.clips.values()):
+        database.write(insert_clips, batch_id, planned)
+    for runs in chunks(stored.runs):
+        database.write(upsert_runs, batch_id, runs, where=StageRunRow.state == RunState.RUNNING)
+    database.write(_settle, stored)
+
+
+def _remove_unplanned(connection: Connection, stored: StoredBatch) -> None:
+    batch_id = stored.batch.batch_id
+    known = set(connection.scalars(select(BatchClipRow.clip_id).where(BatchClipRow.batch_id == batch_id)))
+    for clip_ids in chunks(known - stored.clips.keys()):
+        these = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+        connection.execute(delete(BatchClipRow).where(*these))
+
+
+def _settle(connection: Connection, stored: StoredBatch) -> None:
+    _settle_clips(connection, stored)
+    _settle_batch(connection, stored)
+
+
+def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
+    batch_id = stored.batch.batch_id
+    unfinished = select(BatchClipRow.clip_id).where(
+        BatchClipRow.batch_id == batch_id, BatchClipRow.state.in_(UNFINISHED_CLIP)
+    )
+    proven, at_work = _proven(connection, stored), _at_work(connection, stored)
+    outcomes = []
+    for clip_id in connection.scalars(unfinished):
+        failure = stored.failures.get(clip_id)
+        if clip_id in proven:
+            outcomes.append(outcome(clip_id, ClipState.DONE, artifact_key=proven[clip_id]))
+        elif failure and clip_id not in at_work:
+            outcomes.append(outcome(clip_id, ClipState.FAILED, failed_stage=failure.stage, reason=failure.reason))
+    for chunk in chunks(outcomes):
+        settle_clips(connection, batch_id, chunk)
+
+
+def _at_work(connection: Connection, stored: StoredBatch) -> set[str]:
+    """Clips with a run that has not ended, unless the documents tell of a later one."""
+    order = list(StageName)
+    last: dict[str, tuple[int, int]] = {}
+    for run in stored.runs:
+        last[run.clip_id] = max((order.index(run.stage), run.attempt), last.get(run.clip_id, (-1, 0)))
+    running = select(StageRunRow.clip_id, StageRunRow.stage, StageRunRow.attempt).where(
+        StageRunRow.batch_id == stored.batch.batch_id, StageRunRow.state == RunState.RUNNING
+    )
+    return {
+        clip_id
+        for clip_id, stage, attempt in connection.execute(running)
+        if (order.index(StageName(stage)), attempt) > last.get(clip_id, (-1, 0))
+    }
+
+
+def _proven(connection: Connection, stored: StoredBatch) -> dict[str, str]:
+    """The clips whose delivered artifact is in the index, and its key."""
+    claims = {clip_id: planned.artifact_key for clip_id, planned in stored.clips.items() if planned.artifact_key}
+    for run in stored.runs:
+        if run.stage is LAST_STAGE and run.state in SUCCEEDED and run.artifact_key:
+            claims[run.clip_id] = run.artifact_key
+    indexed: set[str] = set()
+    for keys in chunks(claims.values()):
+        query = select(ArtifactRow.key).where(ArtifactRow.key.in_(keys), ArtifactRow.stage == LAST_STAGE)
+        indexed.update(connection.scalars(query))
+    return {clip_id: key for clip_id, key in claims.items() if key in indexed}
+
+
+def _settle_batch(connection: Connection, stored: StoredBatch) -> None:
+    batch_id = stored.batch.batch_id
+    state = connection.scalar(select(BatchRow.state).where(BatchRow.batch_id == batch_id))
+    counts = clip_counts(connection, [batch_id])[batch_id]
+    unfinished = sum(counts[each] for each in UNFINISHED_CLIP)
+    moment = None
+    if state in UNFINISHED_BATCH and not unfinished:
+        failures = counts[ClipState.FAILED] + len(stored.refused)
+        state = BatchState.DONE if failures <= stored.batch.failure_limit else BatchState.FAILED
+        moment = max((run.finished_at for run in stored.runs if run.finished_at), default=None)
+    elif state == BatchState.DONE and unfinished:
+        state = BatchState.WAITING
+    else:
+        return
+    query = update(BatchRow).where(BatchRow.batch_id == batch_id)
+    connection.execute(query.values(state=state, finished_at=moment))
