@@ -24,6 +24,7 @@ from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.seeds import check_seed, derive_seed
 from magi2.types import Clip, FigureImage
 
+MAX_PRIORITY = 1_000_000
 COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -130,7 +131,7 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], folder: Path) -
         figures=figures,
         names=(_text(values, "name") or f"row {row.number}",),
         tags=_tags(values.get("tags")),
-        priority=_whole("priority", values.get("priority", 0)),
+        priority=_priority(values.get("priority", 0)),
     )
 
 
@@ -175,6 +176,13 @@ def _text(values: Mapping[str, Any], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InputError(f"{key} is a {type(value).__name__}, not text")
     return value
+
+
+def _priority(value: object) -> int:
+    priority = _whole("priority", value)
+    if abs(priority) > MAX_PRIORITY:
+        raise InputError(f"priority {priority} is beyond {MAX_PRIORITY}")
+    return priority
 
 
 def _whole(key: str, value: object) -> int:
