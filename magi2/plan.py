@@ -176,8 +176,10 @@ def pack_shards(
     """
     if clips_per_shard is not None and clips_per_shard < 1:
         raise InputError(f"clips_per_shard is {clips_per_shard}, must be 1 or more")
-    by_profile = ([clip for clip in clips if clip.profile_digest == digest] for digest in profiles)
-    groups = [group for group in by_profile if group]
+    by_profile: dict[str, list[Clip]] = {digest: [] for digest in profiles}
+    for clip in clips:
+        by_profile[clip.profile_digest].append(clip)
+    groups = [group for group in by_profile.values() if group]
     if len(groups) > MAX_SHARDS:
         raise InputError(f"clips of {len(groups)} profiles, a batch has at most {MAX_SHARDS}", hint="split the batch")
     least = clips_per_shard or max(MIN_CLIPS_PER_SHARD, ceil(len(clips) / MAX_SHARDS))
