@@ -1,0 +1,208 @@
+"""Airflow on this machine for a demonstration or a test: its components as plain processes, on SQLite by default."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from magi2.runtime.process import ProcessGroup
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+POOLS = REPOSITORY / "configs" / "deploy" / "pools.json"
+COMPONENTS = ("api-server", "scheduler", "dag-processor")
+FINISHED = ("success", "failed")
+
+
+class LocalAirflow:
+    """API server, scheduler and DAG processor; as a context they run, and nothing of them is left afterwards.
+
+    Whoever can reach the port is an administrator, so it is bound to this machine alone. `environment` is added to
+    what the components and so the tasks see; of this process's own, variables of Airflow and of this project are left
+    out.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        environment: Mapping[str, str],
+        port: int | None = None,
+        database: str | None = None,
+        parallelism: int = 3,
+    ) -> None:
+        self.home = home.absolute()
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MAGI2_"))},
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{self.home}/airflow.db",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+            "PYTHONUNBUFFERED": "1",
+            **environment,
+        }
+        self.groups: dict[str, ProcessGroup] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            undo.callback(self.stop)
+            self.prepare()
+            for component in COMPONENTS:
+                self.start(component)
+            self.wait_until_healthy()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def prepare(self) -> None:
+        """Make or upgrade the database, and the pools."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.airflow("db", "migrate")
+        self.airflow("pools", "import", str(POOLS))
+
+    def airflow(self, *arguments: str) -> str:
+        """Output of an `airflow` command. Raises RuntimeError when it fails."""
+        command = [sys.executable, "-m", "airflow", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"airflow {' '.join(arguments)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        return done.stdout
+
+    def start(self, component: str) -> None:
+        """Start a component; its output goes to a file of its name in the home folder."""
+        with self.log_path(component).open("ab") as log:
+            command = [sys.executable, "-m", "airflow", component]
+            self.groups[component] = ProcessGroup(command, environment=self.environment, log_fd=log.fileno())
+
+    def stop(self, *, grace_s: float = 5.0) -> None:
+        """End every component with all it started, the scheduler first so that nothing new is begun."""
+        for component in ("scheduler", "dag-processor", "api-server"):
+            if group := self.groups.pop(component, None):
+                group.terminate(grace_s)
+
+    def log_path(self, component: str) -> Path:
+        """The file with a component's output."""
+        return self.home / f"{component}.log"
+
+    def wait_until_healthy(self, timeout_s: float = 180.0) -> None:
+        """Wait for all components. Raises RuntimeError with the end of a log if one ends or takes too long."""
+
+        def is_healthy() -> bool:
+            for component, group in self.groups.items():
+                if group.poll() is not None:
+                    raise RuntimeError(f"{component} ended:\n{self.log_path(component).read_text()[-3000:]}")
+            try:
+                health = self.request("GET", "/api/v2/monitor/health")
+            except (URLError, OSError):
+                return False
+            return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor"))
+
+        self.wait_for(is_healthy, timeout_s, "Airflow's components to be healthy")
+
+    def wait_for(self, condition: Callable[[], object], timeout_s: float, what: str) -> None:
+        """Wait until the condition holds. Raises RuntimeError naming `what` when it does not within the time."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"waited {timeout_s:g} s for {what}; see the logs in {self.home}")
+            time.sleep(0.5)
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """JSON from the REST API. Raises RuntimeError with the status and the answer when it refuses."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return json.loads(answer.read() or b"null")
+        except HTTPError as error:
+            raise RuntimeError(f"{method} {path}: {error.code}: {error.read().decode()[:2000]}") from error
+
+    def unpause(self, dag_id: str, timeout_s: float = 120.0) -> None:
+        """Let a DAG run, once it was parsed."""
+
+        def is_parsed() -> bool:
+            try:
+                self.request("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+            except RuntimeError as error:
+                if ": 404: " in str(error):
+                    return False
+                raise
+            return True
+
+        self.wait_for(is_parsed, timeout_s, f"{dag_id} to be parsed")
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
+        """Start a run; its id."""
+        body = {"logical_date": None, "conf": conf}
+        return str(self.request("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def run_path(self, dag_id: str, run_id: str) -> str:
+        """Where the REST API has the run."""
+        return f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
+
+    def state(self, dag_id: str, run_id: str) -> str:
+        """The run's state."""
+        return str(self.request("GET", self.run_path(dag_id, run_id))["state"])
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """The run's task instances, page by page."""
+        found: list[dict[str, Any]] = []
+        while True:
+            path = f"{self.run_path(dag_id, run_id)}/taskInstances?limit=100&offset={len(found)}"
+            page = self.request("GET", path)
+            found += page["task_instances"]
+            if len(found) >= page["total_entries"] or not page["task_instances"]:
+                return found
+
+    def wait_until_finished(self, dag_id: str, run_id: str, timeout_s: float) -> str:
+        """Wait for the end of a run; its state."""
+        self.wait_for(lambda: self.state(dag_id, run_id) in FINISHED, timeout_s, f"the end of run {run_id}")
+        return self.state(dag_id, run_id)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on the port."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
