@@ -21,6 +21,7 @@ from magi2.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+ARCHITECTURE_HINT = "is the architecture in the profile the one of these weights?"
 
 
 class TensorSource(Protocol):
@@ -218,13 +219,14 @@ def _slots(module: nn.Module) -> Iterable[tuple[str, tuple[nn.Module, str]]]:
 def _check_names(source: TensorSource, wanted: Iterable[str], stored_by_target: Mapping[str, str]) -> None:
     missing = sorted(set(wanted) - set(stored_by_target))
     if missing:
-        raise CheckpointError(f"{source.location}: {len(missing)} tensors are missing, first {missing[0]!r}")
+        message = f"{source.location}: {len(missing)} tensors are missing, first {missing[0]!r}"
+        raise CheckpointError(message, hint=ARCHITECTURE_HINT)
     unexpected = sorted(set(stored_by_target) - set(wanted))
     if unexpected:
         stored = stored_by_target[unexpected[0]]
         raise CheckpointError(
             f"{source.file_of(stored)}: {len(unexpected)} tensors that this model does not have, first {stored!r}",
-            hint="is the architecture in the profile the one of these weights?",
+            hint=ARCHITECTURE_HINT,
         )
 
 

@@ -1,0 +1,139 @@
+"""Commands that only look: profiles, doctor, checkpoints, plan and version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_said import Magi2, Said
+from render_helpers import CONFIGS, SMALL, stored_files, truncate
+
+from magi2.config.load import load_profile, profile_names
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+
+def test_profile_list_names_each_with_what_it_is_for(magi2: Magi2) -> None:
+    said = magi2("profile", "list")
+    lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert said.code == 0 and sorted(lines) == profile_names(CONFIGS)
+    assert all(lines.values())
+
+
+def test_profile_show_resolves_every_value(magi2: Magi2) -> None:
+    content = json.loads(magi2("profile", "show", "1080p", "--set", "refiner.steps=8", "--json").out)
+    assert content["refiner"]["steps"] == 8 and content["preview"]["steps"] == 100
+    assert content["architectures"]["preview"]["num_layers"] == 40
+    assert content["digest"] == load_profile("1080p", CONFIGS, ["refiner.steps=8"]).digest()
+    assert yaml.safe_load(magi2("profile", "show", "1080p", "--set", "refiner.steps=8").out) == content
+
+
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+
+def findings_of(said: Said) -> dict[str, tuple[bool | None, str]]:
+    content = json.loads(said.out)
+    assert content["healthy"] == (said.code == 0)
+    return {finding["what"]: (finding["works"], finding["says"]) for finding in content["findings"]}
+
+
+def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", "cpu:0")
+    said = magi2("doctor", "--profile", "tiny")
+    assert said.code == 0 and "BAD" not in said.out and said.err == ""
+    assert len(said.out.splitlines()) == 8
+    findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
+    assert list(findings) == [
+        *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "store", "weights", "endpoint")
+    ]
+    assert findings["weights"][0] is True and "6 components" in findings["weights"][1]
+    assert findings["store"][1].count("GiB free") == 1
+
+
+def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MAGI2_CKPT_ROOT", "")
+    monkeypatch.setenv("MAGI2_FFMPEG", "/bin/false")
+    monkeypatch.setenv("MAGI2_STORE", str(tmp_path / "file" / "store"))
+    monkeypatch.setenv("MAGI2_DEVICE", "musa")
+    said = magi2("doctor", "--profile", "tinny")
+    assert said.code == 1
+    bad = {line.split(maxsplit=2)[1]: line for line in said.out.splitlines() if line.startswith("BAD ")}
+    assert set(bad) == {"profile", "negative", "accelerator", "torchada", "ffmpeg", "store", "weights"}
+    assert "did you mean 'tiny'?" in bad["profile"]
+    assert "set MAGI2_FFMPEG" in bad["ffmpeg"]
+    assert "make-tiny" in bad["weights"]
+    assert "set it to cpu" in bad["accelerator"]
+    assert "Traceback" not in said.err
+
+
+def test_damaged_weights_are_named(
+    magi2: Magi2, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = shutil.copytree(tiny_checkpoint, tmp_path / "weights")
+    truncate(weights / "refiner" / "model-00001-of-00003.safetensors")
+    monkeypatch.setenv("MAGI2_CKPT_ROOT", str(weights))
+    works, says = findings_of(magi2("doctor", "--profile", "tiny", "--json"))["weights"]
+    assert works is False and "refiner/model-00001-of-00003.safetensors: unreadable or truncated" in says
+
+
+def test_an_endpoint_is_shown_without_its_key(magi2: Magi2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_PE_BASE_URL", "http://localhost:1/v1")
+    monkeypatch.setenv("MAGI2_PE_API_KEY", "very-secret")
+    said = magi2("doctor", "--profile", "tiny")
+    assert "http://localhost:1/v1" in said.out and "very-secret" not in said.out + said.err
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def test_make_tiny_and_verify(magi2: Magi2, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    made = magi2("checkpoint", "make-tiny", "[bold]weights", "--seed", "1")
+    assert made.code == 0 and made.out.startswith("[bold]weights: text_encoder, preview, refiner")
+    here, there = stored_files(tmp_path / "[bold]weights"), stored_files(tiny_checkpoint)
+    assert here == {name: there[name] for name in here}
+    said = magi2("checkpoint", "verify", "[bold]weights", "--profile", "tiny")
+    assert said.code == 0 and [line.split()[1] for line in said.out.splitlines() if line[0] != " "] == ["ok"] * 6
+    assert "tensors that nothing reads: lm_head.weight" in said.out
+    again = magi2("checkpoint", "make-tiny", "[bold]weights", "--seed", "2")
+    assert again.code == 2 and "no tiny checkpoint of seed 2" in again.err
+
+
+def test_verify_says_what_is_bad_and_fails(
+    magi2: Magi2, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = shutil.copytree(tiny_checkpoint, tmp_path / "weights")
+    (weights / "turbo_vae" / "checkpoint.ckpt").unlink()
+    said = magi2("checkpoint", "verify", weights, "--profile", "tiny", "--no-fingerprint")
+    (bad,) = [line for line in said.out.splitlines() if " BAD " in line]
+    assert said.code == 1 and bad.startswith("turbo_vae") and "checkpoint.ckpt is missing" in bad
+    content = json.loads(magi2("checkpoint", "verify", weights, "--profile", "tiny", "--json").out)
+    assert content["complete"] is False
+    assert {row["component"]: row["problem"] is None for row in content["components"]}["preview"] is True
+    other = magi2("checkpoint", "verify", tiny_checkpoint, "--no-fingerprint")
+    assert other.code == 1 and "is the architecture in the profile the one of these weights?" in other.out
+
+
+# -- plan and version --------------------------------------------------------------------------------------------------
+
+
+def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path) -> None:
+    (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": ""}\n')
+    overrides = [argument for override in SMALL for argument in ("--set", override)]
+    arguments = ["plan", "batch.jsonl", "--profile", "tiny-preview", *overrides]
+    refused = magi2(*arguments)
+    assert refused.code == 2 and "row 3: the prompt is empty" in refused.err
+    said = magi2(*arguments, "--on-bad-rows", "skip", "--json")
+    content = json.loads(said.out)
+    assert (content["clips"], content["cached"], content["missing"]["mux"]) == (2, 0, 2)
+    assert content["refused"] == ["row 3: the prompt is empty"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_version_and_help(magi2: Magi2) -> None:
+    assert magi2("--version").out.startswith("magi2 0.")
+    shown = magi2("--help")
+    assert shown.code == 0 and all(f" {name} " in shown.out for name in ("render", "stage", "plan", "doctor"))

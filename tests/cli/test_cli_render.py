@@ -1,0 +1,109 @@
+"""`magi2 render` and `magi2 stage`: files, tables, JSON, flags and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cli_said import Magi2
+from render_helpers import SMALL, flip_byte, payload_file
+
+from magi2.media.probe import probe
+
+SET = [argument for override in SMALL for argument in ("--set", override)]
+TINY = ["--profile", "tiny-preview", *SET]
+
+
+def rendered(magi2: Magi2, *arguments: object) -> dict[str, Any]:
+    said = magi2("render", *TINY, "--json", *arguments)
+    content: dict[str, Any] = json.loads(said.out)
+    assert said.code == (1 if content["clips_failed"] else 0)
+    return content
+
+
+def test_one_prompt_becomes_a_playable_file_and_is_reused(magi2: Magi2, tmp_path: Path) -> None:
+    first = rendered(magi2, "--prompt", "a heron takes off", "--seed", 7)
+    (clip,) = first["clips"]
+    assert (clip["state"], clip["seed"], clip["flags"], clip["error"]) == ("done", 7, [], None)
+    assert set(clip["stages"].values()) == {"made"} and first["stages_computed"] == 5
+    files = {name: tmp_path / path for name, path in clip["files"].items()}
+    assert files["clip.mp4"] == tmp_path / "out" / f"{clip['clip'][:12]}.mp4"
+    assert all(path.is_file() for path in files.values()) and len(files) == 3
+    found = probe(files["clip.mp4"])
+    assert found.video is not None and found.video.frame_count == 125
+    assert found.metadata["magi2_seed"] == "7"
+
+    files["clip.mp4"].unlink()
+    again = rendered(magi2, "--prompt", "a heron takes off", "--seed", 7)
+    assert (again["stages_computed"], again["stages_reused"]) == (0, 5)
+    assert files["clip.mp4"].is_file() and not list((tmp_path / "out").glob(".*"))
+
+
+def test_another_process_makes_the_same_bytes(magi2: Magi2, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    here = rendered(magi2, "--prompt", "a heron", "--seed", 7)["clips"][0]["files"]["clip.mp4"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAGI2_")}
+    environment |= {"MAGI2_CKPT_ROOT": str(tiny_checkpoint), "MAGI2_STORE": str(tmp_path / "another store")}
+    command = [sys.executable, "-m", "magi2.cli.main", "render", "-p", "a heron", "--seed", "7", *TINY, "--json"]
+    done = subprocess.run(
+        [*command, "-o", "there"], env=environment, check=True, capture_output=True, text=True, timeout=120
+    )
+    there = json.loads(done.stdout)["clips"][0]["files"]["clip.mp4"]
+    assert Path(there).read_bytes() == Path(here).read_bytes()
+    assert "mux" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_batch_with_one_bad_clip_finishes_the_others(magi2: Magi2, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a heron", "name": "[/bold] :bird: good"},
+        {"prompt": "much too long " * 20, "name": "long"},
+        {"prompt": "much too long " * 20, "name": "cut", "profile": "cut.yaml"},
+    ]
+    (tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    profile = "{preview: {width: 64, height: 32, steps: 1}, refiner: null, architectures: {preview: preview_tiny, "
+    profile += "refiner: refiner_tiny, video_vae: video_vae_tiny}, compute_dtype: float32, text: {%s}}"
+    limits = "use_negative_prompt: false, max_tokens: 30"
+    (tmp_path / "short.yaml").write_text(profile % limits)
+    (tmp_path / "cut.yaml").write_text(profile % f"{limits}, on_overflow: truncate")
+    said = magi2("render", "--prompts", "batch.jsonl", "--profile", "short.yaml", "--out", "clips")
+    assert said.code == 1
+    assert "clips_done=1 clips_flagged=1 clips_failed=1" in said.out
+    assert "[/bold] :bird: good" in said.out and "text_truncated" in said.out
+    assert "failed: prompt: " in said.err and "limit 30" in said.err
+    assert len(list((tmp_path / "clips").glob("*.mp4"))) == 2
+
+
+def test_a_damaged_delivered_file_fails_its_clip_and_heals(magi2: Magi2, tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text('["one", "two"]')
+    first = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+    originals = {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in first["clips"]}
+    key = next((tmp_path / "store" / "artifacts" / "mux").glob("*/*")).name
+    flip_byte(payload_file(tmp_path / "store", "mux", key, "clip.mp4"))
+    damaged = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+    assert (damaged["clips_done"], damaged["clips_failed"]) == (1, 1)
+    (failed,) = [clip for clip in damaged["clips"] if clip["state"] == "failed"]
+    assert (failed["failed_stage"], failed["files"]) == ("mux", {}) and "SHA-256" in failed["error"]
+    healed = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+    assert (healed["clips_done"], healed["stages_computed"]) == (2, 1)
+    assert {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in healed["clips"]} == originals
+
+
+def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
+    prompt = ["--prompt", "a heron", *TINY, "--set", "preview.steps=1"]
+    early = magi2("stage", "preview", *prompt)
+    assert early.code == 1 and "run the enhance stage first" in early.out
+    for stage in ("enhance", "encode", "preview", "decode"):
+        assert magi2("stage", stage, *prompt).code == 0
+    said = magi2("stage", "mux", *prompt, "--json")
+    content = json.loads(said.out)
+    assert (said.code, content["stage"], content["clips"][0]["state"]) == (0, "mux", "made")
+    assert magi2("stage", "mux", *prompt).out.split()[1:3] == ["mux", "reused"]
+    assert magi2("render", *prompt, "--json").out.count('"reused"') == 5
+
+    unknown = magi2("stage", "muxx", *prompt)
+    assert unknown.code == 2 and "no stage 'muxx' (did you mean 'mux'?)" in unknown.err
+    absent = magi2("stage", "refine", *prompt)
+    assert absent.code == 2 and "has no stage 'refine'" in absent.err
