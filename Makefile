@@ -1,11 +1,12 @@
-# make demo   set up, then render a batch to playable clips
+# make demo   set up, then a real batch through Airflow to playable clips in out/clips
 # make test   set up, then run every test but the long ones that kill processes: make test-faults
+# make ui     the Airflow page over what the demo made
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-faults lint bench clean
+.PHONY: setup demo ui test test-faults lint bench clean
 
 setup: $(STAMP)
 
@@ -15,8 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/magi2 checkpoint make-tiny out/checkpoint --seed 1
-	MAGI2_CKPT_ROOT=out/checkpoint MAGI2_STORE=out/store $(BIN)/magi2 render --prompts examples/demo.jsonl --out out/clips
+	$(BIN)/python tools/demo.py
+
+ui: setup
+	$(BIN)/python tools/demo.py --ui
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not faults'
