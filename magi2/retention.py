@@ -110,7 +110,7 @@ def _manifests(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:
 
 def _results(store: ArtifactStore) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
     """Batch, stage and results of every result document."""
-    for name in store.list_documents("batches/"):
+    for name in store.list_documents("batches"):
         _, batch_id, *rest = name.split("/")
         if len(rest) == 2 and rest[0] == "results":
             document = json.loads(store.get_document(name) or b"{}")

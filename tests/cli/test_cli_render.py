@@ -107,3 +107,18 @@ def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
     assert unknown.code == 2 and "no stage 'muxx' (did you mean 'mux'?)" in unknown.err
     absent = magi2("stage", "refine", *prompt)
     assert absent.code == 2 and "has no stage 'refine'" in absent.err
+
+
+def test_what_retention_took_is_not_made_again(magi2: Magi2, tmp_path: Path) -> None:
+    prompt = ["--prompt", "a heron", "--set", "preview.steps=1"]
+    clip = Path(rendered(magi2, *prompt)["clips"][0]["files"]["clip.mp4"]).read_bytes()
+    decoded = tmp_path / "store" / "artifacts" / "decode"
+    assert "would remove 1 decode artifacts" in magi2("gc", "--days", 0).out and list(decoded.glob("*/*"))
+    assert json.loads(magi2("gc", "--days", 0, "--delete", "--json").out)["freed_bytes"] > 0
+    assert not list(decoded.glob("*/*"))
+    again = rendered(magi2, *prompt)
+    assert (again["stages_computed"], again["stages_reused"], again["clips_done"]) == (0, 4, 1)
+    assert Path(again["clips"][0]["files"]["clip.mp4"]).read_bytes() == clip
+    unknown = magi2("gc", "--stage", "decod")
+    assert unknown.code == 2 and "did you mean 'decode'?" in unknown.err
+    assert magi2("gc", "--stage", "enhance").code == 2, "captions are never removed"
