@@ -28,8 +28,6 @@ from magi2.errors import ConfigError, InputError
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".jsonl", ".csv", ".json")
-SETTLE_S = 10.0
-"""A file that was written or renamed less than this ago may still be growing."""
 _MAX_STEM = 60
 
 
@@ -42,9 +40,12 @@ class Claim:
 
 
 class Inbox:
-    """A folder of batch files. All methods raise InfrastructureError when the disk fails."""
+    """A folder of batch files. All methods raise InfrastructureError when the disk fails.
 
-    def __init__(self, folder: Path, *, settle_s: float = SETTLE_S, clock: Callable[[], float] = time.time) -> None:
+    A file that was written or renamed less than `settle_s` ago may still be growing.
+    """
+
+    def __init__(self, folder: Path, *, settle_s: float = 10.0, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self._settle_s = settle_s
         self._clock = clock

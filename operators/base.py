@@ -73,6 +73,7 @@ class StageOperator(Magi2Operator):
     """
 
     stage: ClassVar[StageName]
+    worker_module: ClassVar[str] = "magi2.runtime.worker"
     template_fields = ("batch_id", "shard")
     operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
     label = ""
@@ -119,8 +120,15 @@ class StageOperator(Magi2Operator):
         from magi2.runtime.job import StageJob
 
         force = self.stage.value in load_batch(store, self.batch_id)["options"]["force"]
-        attempt = context["ti"].try_number
-        return StageJob(self.batch_id, int(self.shard), self.stage, url, attempt=attempt, force=force)
+        return StageJob(
+            self.batch_id,
+            int(self.shard),
+            self.stage,
+            url,
+            attempt=context["ti"].try_number,
+            force=force,
+            worker_module=self.worker_module,
+        )
 
     def _run(self, job: StageJob, books: Bookkeeper) -> dict[str, int]:
         from magi2.runtime.launcher import Launcher

@@ -17,13 +17,16 @@ class InboxOperator(Magi2Operator):
     """Claim the new files of MAGI2_INBOX and start a run of `trigger_dag_id` for each; returns how many.
 
     A claim fixes its run's id, so asking twice for a run, as after a crash, makes one.
+
+    :param settle_s: a file that changed less than this many seconds ago may still be growing.
     """
 
     template_fields = ("trigger_dag_id",)
 
-    def __init__(self, *, trigger_dag_id: str, **kwargs: Any) -> None:
+    def __init__(self, *, trigger_dag_id: str, settle_s: float = 10.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.trigger_dag_id = trigger_dag_id
+        self.settle_s = settle_s
 
     def work(self, context: Context) -> dict[str, int]:
         from magi2.config.settings import Settings
@@ -33,7 +36,7 @@ class InboxOperator(Magi2Operator):
         if folder is None:
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
-        inbox, started = Inbox(folder), 0
+        inbox, started = Inbox(folder, settle_s=self.settle_s), 0
         inbox.claim()
         for claim in inbox.pending():
             conf = {"batch": str(claim.path), "images": str(folder)}

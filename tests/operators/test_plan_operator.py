@@ -1,0 +1,121 @@
+"""The plan task: what it hands on, what it writes down, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from operator_helpers import Deployment, Task
+from PIL import Image
+
+from magi2.catalog import BatchState, ClipState
+from magi2.errors import ConfigError, InputError
+from operators.plan import PlanOperator
+
+KITE, BOAT = {"prompt": "a kite", "seed": 1}, {"prompt": "a boat", "seed": 2, "profile": "tiny-preview"}
+
+
+def plan(task: Task, **arguments: Any) -> list[int]:
+    return PlanOperator(task_id="plan", **{"profile": "tiny", **arguments}).work(task.context())
+
+
+def test_shards_are_numbered_and_the_batch_id_is_an_xcom_of_its_own(deployment: Deployment, task: Task) -> None:
+    shards = plan(task, batch=str(deployment.batch(KITE, BOAT)))
+    assert shards == [0, 1]
+    batch = deployment.document(f"batches/{task.xcom['batch_id']}/batch.json")
+    assert (batch["name"], batch["dag_id"], batch["run_id"]) == ("night", task.dag_id, task.run_id)
+    assert batch["requested_by"] == "ann"
+    assert set(task.xcom) == {"batch_id"}
+
+
+def test_plan_is_in_the_catalog(deployment: Deployment, task: Task) -> None:
+    plan(task, batch=str(deployment.batch(KITE, BOAT, "{")), on_bad_rows="skip")
+    progress = deployment.catalog().batches.progress(task.xcom["batch_id"])
+    assert (progress.batch.state, progress.clips[ClipState.WAITING]) == (BatchState.RUNNING, 2)
+    assert list(deployment.catalog().batches.refused_rows(task.xcom["batch_id"])) == [3]
+
+
+def test_same_run_plans_the_same_batch_again(deployment: Deployment, task: Task) -> None:
+    path = deployment.batch(KITE)
+    plan(task, batch=str(path))
+    first = task.xcom["batch_id"]
+    plan(task, batch=str(path))
+    assert task.xcom["batch_id"] == first
+
+
+def test_bad_rows_are_all_listed_and_refused_by_default(deployment: Deployment, task: Task) -> None:
+    path = deployment.batch(KITE, {"prompt": ""}, {"prompt": "x", "seed": -1})
+    with pytest.raises(InputError, match=r"2 bad rows") as caught:
+        plan(task, batch=str(path))
+    assert "row 2" in str(caught.value)
+    assert "row 3" in str(caught.value)
+    assert not list(deployment.store.list_documents("batches"))
+
+
+def test_file_address_is_understood_and_another_is_refused(deployment: Deployment, task: Task) -> None:
+    path = deployment.batch(KITE, name="my night.jsonl")
+    assert plan(task, batch=path.as_uri()) == [0]
+    with pytest.raises(InputError, match="not a file of this host"):
+        plan(task, batch="s3://bucket/night.jsonl")
+
+
+def test_overrides_change_every_profile(deployment: Deployment, task: Task) -> None:
+    plan(task, batch=str(deployment.batch(KITE, BOAT)), overrides=["preview.steps=2"])
+    batch = deployment.document(f"batches/{task.xcom['batch_id']}/batch.json")
+    assert {profile["preview"]["steps"] for profile in batch["profiles"].values()} == {2}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"profile": "tyni"}, {"overrides": ["preview.stepz=2"]}, {"overrides": ["nonsense"]}]
+)
+def test_wrong_default_or_override_is_not_blamed_on_a_row(
+    deployment: Deployment, task: Task, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError):
+        plan(task, batch=str(deployment.batch(KITE)), on_bad_rows="skip", **arguments)
+
+
+def test_relative_images_start_at_the_file_or_at_the_folder_that_is_given(deployment: Deployment, task: Task) -> None:
+    folder = deployment.folder / "pictures"
+    folder.mkdir()
+    Image.new("RGB", (160, 90), "teal").save(folder / "boat.png")
+    path = deployment.batch({"prompt": "a boat", "image": "boat.png"})
+    with pytest.raises(InputError, match=r"boat\.png"):
+        plan(task, batch=str(path))
+    assert plan(task, batch=str(path), images=str(folder)) == [0]
+    assert list(deployment.store.list_documents("images"))
+
+
+def test_batch_that_is_finished_has_no_shards(deployment: Deployment, task: Task) -> None:
+    path = deployment.batch(KITE)
+    plan(task, batch=str(path))
+    deployment.deliver(task.xcom["batch_id"])
+    again = Task(run_id="again")
+    assert plan(again, batch=str(path)) == []
+    counts = deployment.catalog().batches.progress(again.xcom["batch_id"]).clips
+    assert counts[ClipState.DONE] == 1
+
+
+def test_earlier_batch_is_planned_again_under_changed_profiles(deployment: Deployment, task: Task) -> None:
+    plan(task, batch=str(deployment.batch(KITE, BOAT)))
+    first = task.xcom["batch_id"]
+    again = Task(run_id="again")
+    assert plan(again, rerun_of=first, overrides=["preview.steps=2"]) == [0, 1]
+    batch = deployment.document(f"batches/{again.xcom['batch_id']}/batch.json")
+    assert (batch["parent_batch_id"], batch["name"]) == (first, "night")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"batch": "a.jsonl", "rerun_of": "b"}])
+def test_file_and_earlier_batch_exclude_each_other(
+    deployment: Deployment, task: Task, arguments: dict[str, str]
+) -> None:
+    with pytest.raises(InputError, match="either"):
+        plan(task, **arguments)
+
+
+def test_large_batch_stays_within_the_limits_of_xcom(deployment: Deployment, task: Task) -> None:
+    rows = [{"prompt": f"a kite {number}", "seed": number} for number in range(3000)]
+    shards = plan(task, batch=str(deployment.batch(*rows)))
+    assert len(shards) <= 128
+    assert len(json.dumps(shards)) < 2048
