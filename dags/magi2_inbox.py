@@ -22,7 +22,7 @@ with DAG(
     max_active_runs=1,
     dagrun_timeout=timedelta(minutes=30),
     tags=["magi2"],
-):
+) as dag:
     InboxOperator(
         task_id="start_runs",
         trigger_dag_id="magi2_render_batch",
