@@ -36,10 +36,14 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
 
 
 def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
-    """`profile` with `dotted.key=value` changes. Raises ConfigError for an unknown key or a bad value."""
+    """`profile` with `dotted.key=value` changes. Raises ConfigError for an unknown key or a bad value.
+
+    A change inside a section that the profile has switched off, as in refiner.steps=8 without a refiner, is not one.
+    """
     data = profile.model_dump()
     for override in overrides:
-        _apply_override(data, override)
+        if _section(data, override) is not None:
+            _apply_override(data, override)
     return validate(Profile, data, place=f"profile {profile.name}")
 
 
@@ -81,6 +85,14 @@ def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _section(data: Mapping[str, Any], override: str) -> Any:
+    """What holds the key that `override` changes; None where the profile has switched it off."""
+    section: Any = data
+    for parent in override.partition("=")[0].split(".")[:-1]:
+        section = section.get(parent, {}) if isinstance(section, Mapping) else {}
+    return section
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:

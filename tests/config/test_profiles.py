@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magi2.config.load import load_negative_prompt, load_profile, profile_names
+from magi2.config.load import load_negative_prompt, load_profile, override_profile, profile_names
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, Magi2Error
 
@@ -140,6 +140,14 @@ def test_extends_that_goes_in_a_circle_is_an_error(tmp_path: Path) -> None:
     write_profile(tmp_path, "extends: b\n", "a")
     with pytest.raises(ConfigError, match="extends itself"):
         load_profile(write_profile(tmp_path, "extends: a\n", "b"), CONFIGS)
+
+
+def test_a_change_to_a_section_that_is_switched_off_leaves_the_profile_as_it_is() -> None:
+    without = load_profile("tiny-preview", CONFIGS)
+    assert override_profile(without, ["refiner.steps=8"]) == without
+    assert override_profile(load_profile("tiny", CONFIGS), ["refiner.steps=8"]).refiner.steps == 8  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="unknown key 'refinr'"):
+        override_profile(without, ["refinr.steps=8"])
 
 
 def test_an_unknown_profile_names_the_nearest() -> None:
