@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.errors import ImageError
 from magi2.media.image import load_image, prepare_reference
-from magi2.models.text_encoder.encoder import TextEncoder, TextEncoding, load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.video_vae.encoder import WanEncoder
 from magi2.models.video_vae.loading import load_wan_encoder
@@ -22,6 +21,9 @@ from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, text_contract
 from magi2.stages.recipes import encoder_text
 from magi2.types import Clip, FigureImage, StageName
+
+if TYPE_CHECKING:
+    from magi2.models.text_encoder.encoder import TextEncoder, TextEncoding
 
 
 @dataclass
@@ -56,6 +58,9 @@ class EncodeStage(Stage[Encoders]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> Encoders:
+        # Here: transformers takes seconds that the processes of other stages need not pay.
+        from magi2.models.text_encoder.encoder import load_text_encoder
+
         encoder = load_text_encoder(
             self.context.weights.folder("text_encoder"),
             device=self.context.device,

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from magi2.models.text_encoder.encoder import TextEncoding
+if TYPE_CHECKING:
+    from magi2.models.text_encoder.encoder import TextEncoding
 
 
 class FigureTokens(NamedTuple):
