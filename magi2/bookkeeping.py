@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
 from magi2.catalog.engine import catalog_url
@@ -139,8 +140,8 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
 
 
 def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: ClipFinished) -> None:
-    if event.key and (manifest := store.find(job.stage, event.key)):
-        catalog.artifacts.index([manifest])
+    if event.key:
+        catalog.artifacts.index(_manifests(store, job.stage, event.key))
     finished = datetime.now(UTC)
     run = Run(
         clip_id=event.clip_id,
@@ -160,6 +161,16 @@ def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: 
         artifact_key=event.key,
     )
     catalog.runs.finish(job.batch_id, [run])
+
+
+def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifest]:
+    """What a clip's result brings: its artifact, and the negative prompt's if it is made from that, no clip's own."""
+    manifest = store.find(stage, key)
+    if manifest is None:
+        return []
+    negative = manifest.recipe.inputs.get(StageName.NEGATIVE)
+    shared = store.find(StageName.NEGATIVE, negative) if negative else None
+    return [manifest, shared] if shared else [manifest]
 
 
 def _enter_report(catalog: Catalog, report: Report) -> None:

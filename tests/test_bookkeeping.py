@@ -12,6 +12,7 @@ from magi2.artifacts.manifest import ManifestDraft
 from magi2.batch import BadRow, Batch
 from magi2.bookkeeping import Bookkeeper, due_work
 from magi2.catalog import BatchState, Catalog, ClipState, RunState, open_catalog
+from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import CancelledError, ImageError, InfrastructureError
@@ -29,7 +30,7 @@ WEIGHTS = dict.fromkeys(("text_encoder", "preview", "refiner", "video_vae", "tur
 TINY, NO_REFINER = load_profile("tiny", CONFIGS), load_profile("tiny-preview", CONFIGS)
 BOOKS = {
     profile.digest(): RecipeBook(
-        profile, fingerprints=WEIGHTS, negative_prompt=None, enhancement_mode="off", enhancement_model=None
+        profile, fingerprints=WEIGHTS, negative_prompt="blurry", enhancement_mode="off", enhancement_model=None
     )
     for profile in (TINY, NO_REFINER)
 }
@@ -90,6 +91,9 @@ def publish(store: LocalStore, clip: Clip, stage: StageName, tmp_path: Path) -> 
     book = BOOKS[clip.profile_digest]
     recipe = book.enhance(clip) if stage is StageName.ENHANCE else book.chain(clip, clip.prompt)[stage]
     path = tmp_path / "payload"
+    if stage is StageName.ENCODE and book.negative:
+        path.write_bytes(b"negative")
+        store.publish(ManifestDraft(book.negative), {"payload": path})
     path.write_bytes(b"payload")
     return store.publish(ManifestDraft(recipe), {"payload": path}).key
 
@@ -112,6 +116,7 @@ def test_course_of_a_batch_is_in_the_catalog(
     lost = catalog.clips.get(plan.batch_id, LOST.clip_id)
     assert lost is not None
     assert (lost.failed_stage, lost.reason) == (StageName.ENCODE, "broken")
+    assert list(verify(store, catalog, digests=True)) == []
 
 
 def test_due_work_leaves_out_lost_clips_and_stages_that_the_profile_lacks(
