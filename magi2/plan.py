@@ -219,8 +219,8 @@ def load_batch(store: ArtifactStore, batch_id: str) -> dict[str, Any]:
     return batch
 
 
-def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path) -> Shard:
-    """A shard of a planned batch; its reference images are written to `scratch`.
+def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path | None) -> Shard:
+    """A shard of a planned batch; its reference images are written to `scratch`, or left where they are for None.
 
     Raises: InputError when there is no such shard, ContractError when an image is not in the store.
     """
@@ -228,7 +228,9 @@ def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path) 
     profiles = load_batch(store, batch_id)["profiles"]
     profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
     clips = tuple(clip_from_document(clip) for clip in document["clips"])
-    return Shard(number, profile, tuple(with_local_images(clip, store, scratch) for clip in clips))
+    if scratch is not None:
+        clips = tuple(with_local_images(clip, store, scratch) for clip in clips)
+    return Shard(number, profile, clips)
 
 
 def clip_to_document(clip: Clip) -> dict[str, Any]:

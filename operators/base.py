@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,7 @@ from operators.links import ClipsLink, LogLink, ManifestLink
 if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
     from magi2.bookkeeping import Bookkeeper
+    from magi2.config.settings import Settings
     from magi2.runtime.job import StageJob
 
 logger = logging.getLogger(__name__)
@@ -104,7 +106,7 @@ class StageOperator(Magi2Operator):
         books = Bookkeeper.of(settings, store)
         books.started(job, due.clip_ids)
         try:
-            counts = self._run(job, books) if due.clip_ids else {"made": 0, "reused": 0, "failed": 0}
+            counts = self._reuse(job, books, store, settings, due.clip_ids) or self._run(job, books)
         except Magi2Error as error:
             self._note(job, error, store, books)
             raise
@@ -129,6 +131,19 @@ class StageOperator(Magi2Operator):
             force=force,
             worker_module=self.worker_module,
         )
+
+    def _reuse(
+        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
+    ) -> dict[str, int] | None:
+        """Counts when the store has all that the stage would make, so that no process need be started; else None."""
+        from magi2.runtime.reuse import reuse_shard
+
+        events = reuse_shard(job, store, settings, clip_ids) if clip_ids else ()
+        if events is None:
+            return None
+        for event in events:
+            books.heard(job, event)
+        return {"made": 0, "reused": len(events), "failed": 0}
 
     def _run(self, job: StageJob, books: Bookkeeper) -> dict[str, int]:
         from magi2.runtime.launcher import Launcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from magi2.artifacts.store import ArtifactStore
@@ -14,6 +15,13 @@ from magi2.types import Clip, StageName
 logger = logging.getLogger(__name__)
 
 CAPTION = "caption.json"
+FALLBACK = "enhancement_fallback"
+"""Flag of a caption that the offline structurer wrote because the language model could not."""
+
+
+def caption_flags(flags: Iterable[str], enhancement_mode: str) -> tuple[str, ...]:
+    """A caption's flags; who asked for the offline one is not told that it once was somebody's fallback."""
+    return tuple(flag for flag in flags if not (enhancement_mode == "offline" and flag == FALLBACK))
 
 
 def find_caption(store: ArtifactStore, book: RecipeBook, clip: Clip) -> Caption | None:

@@ -9,11 +9,9 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
 from magi2.prompts.enhance import enhance
 from magi2.stages.base import Product, Stage
-from magi2.stages.captions import CAPTION
+from magi2.stages.captions import CAPTION, FALLBACK, caption_flags
 from magi2.stages.recipes import prompt_figures
 from magi2.types import Clip, StageName
-
-FALLBACK = "enhancement_fallback"
 
 
 class EnhanceStage(Stage[None]):
@@ -52,7 +50,5 @@ class EnhanceStage(Stage[None]):
         return () if self.context.book.enhancement_mode.startswith("llm") else super().differences(manifest, product)
 
     def flags(self, manifest: Manifest, product: Product | None) -> tuple[str, ...]:
-        """As `Stage.flags`; who asked for the offline caption is not told that it once was somebody's fallback."""
-        flags = super().flags(manifest, product)
-        asked_for = self.context.book.enhancement_mode == "offline"
-        return tuple(flag for flag in flags if not (asked_for and flag == FALLBACK))
+        """As `Stage.flags`, less what concerns another mode."""
+        return caption_flags(super().flags(manifest, product), self.context.book.enhancement_mode)
