@@ -11,8 +11,12 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import setuptools  # noqa: F401  torch's compiler refuses to load it after somebody has imported Python's distutils
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run in the interpreter; triton reads this when it is imported
 
 GOLDEN = Path(__file__).parent / "golden"
 
