@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from magi2.runtime.guard import Guard
 from magi2.runtime.process import ProcessGroup
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -29,6 +31,7 @@ FINISHED = ("success", "failed")
 class LocalAirflow:
     """API server, scheduler and DAG processor; as a context they run, and nothing of them is left afterwards.
 
+    They and all that they started end with this process too, if it is killed.
     Whoever can reach the port is an administrator, so it is bound to this machine alone. `environment` is added to
     what the components and so the tasks see; of this process's own, variables of Airflow and of this project are left
     out.
@@ -68,6 +71,7 @@ class LocalAirflow:
             **environment,
         }
         self.groups: dict[str, ProcessGroup] = {}
+        self._guards: dict[str, Guard] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -102,13 +106,18 @@ class LocalAirflow:
         """Start a component; its output goes to a file of its name in the home folder."""
         with self.log_path(component).open("ab") as log:
             command = [sys.executable, "-m", "airflow", component]
-            self.groups[component] = ProcessGroup(command, environment=self.environment, log_fd=log.fileno())
+            group = ProcessGroup(command, environment=self.environment, log_fd=log.fileno())
+            self.groups[component] = group
+            # The folder is the guard's to remove at the end.
+            folder = Path(tempfile.mkdtemp(prefix=f"{component}-", dir=self.home))
+            self._guards[component] = Guard(group, folder, environment=self.environment, log_fd=log.fileno())
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End every component with all it started, the scheduler first so that nothing new is begun."""
         for component in ("scheduler", "dag-processor", "api-server"):
             if group := self.groups.pop(component, None):
                 group.terminate(grace_s)
+                self._guards.pop(component).dismiss()
 
     def log_path(self, component: str) -> Path:
         """The file with a component's output."""

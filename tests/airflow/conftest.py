@@ -1,0 +1,29 @@
+"""One Airflow for all tests of this folder: plain processes on SQLite, with a real tiny checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from airflow_site import Site
+from local_airflow import LocalAirflow
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "inbox").mkdir()
+    environment = {
+        "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
+        "MAGI2_STORE": str(folder / "store"),
+        "MAGI2_INBOX": str(folder / "inbox"),
+        "OMP_NUM_THREADS": "1",
+    }
+    with LocalAirflow(folder / "airflow", environment=environment) as airflow:
+        airflow.unpause("magi2_render_batch")
+        yield Site(airflow, folder)

@@ -1,0 +1,225 @@
+"""Batches through a real scheduler, LocalExecutor and real components, on tiny weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
+
+pytestmark = pytest.mark.airflow
+
+CANARY = "xylophonecanary"
+KITE = {"name": "kite", "prompt": f"A red kite, {CANARY}, over dunes.", "seed": 1, "profile": "tiny-preview"}
+LONG = {"name": "long", "prompt": f"{CANARY} " + "on and on " * 200, "seed": 2, "profile": "tiny-preview"}
+BOAT = {"name": "boat", "prompt": "A boat on a lake.", "seed": 3, "profile": "tiny"}
+EMPTY = {"prompt": ""}
+STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux"]
+
+
+@pytest.fixture(scope="module")
+def finished(site: Site) -> Run:
+    """Two shards, in one of which a clip fails in encode; one row is refused."""
+    return site.run(site.batch("night", KITE, LONG, BOAT, EMPTY), failure_limit=2)
+
+
+def test_failing_clip_sinks_neither_its_shard_nor_its_neighbours(finished: Run) -> None:
+    report = finished.report
+    assert finished.state == "success", report
+    assert [clip["names"] for clip in report["done"]] == [["kite"], ["boat"]]
+    assert [(c["names"], c["stage"], c["error_code"]) for c in report["failed"]] == [
+        (["row 4"], "plan", "input"),
+        (["long"], "encode", "prompt_too_long"),
+    ]
+    assert all(len(clip["prompt"]) <= 200 for clip in report["failed"])
+    assert finished.xcom("shard.encode", 0)["failed"] == 1
+    for clip in report["done"]:
+        assert finished.site.store.fetch("mux", clip["key"], "clip.mp4").stat().st_size > 10_000
+
+
+def test_stage_that_a_profile_lacks_succeeds_quickly(finished: Run) -> None:
+    refine = finished.task("shard.refine", 0)
+    assert refine["state"] == "success"
+    assert refine["duration"] < finished.task("shard.refine", 1)["duration"]
+
+
+def test_people_can_tell_shards_apart(finished: Run) -> None:
+    assert finished.task("shard.preview", 0)["rendered_map_index"] == "shard 0, tiny-preview, 1 clips"
+    assert finished.task("shard.preview", 1)["rendered_map_index"] == "shard 1, tiny, 1 clips"
+
+
+def test_xcom_holds_references_only(finished: Run) -> None:
+    assert finished.xcom("plan") == [0, 1]
+    sizes = finished.site.rows("select task_id, key, length(value) from xcom")
+    assert len(sizes) > 12
+    assert max(size for _, _, size in sizes) < 2048
+
+
+def test_no_prompt_reaches_airflow_s_database_logs_or_any_file_name(finished: Run) -> None:
+    site = finished.site
+    assert not [table for table, text in site.texts() if CANARY in text]
+    names = [path for folder in (site.folder, Path("/tmp/magi2-0/logs")) for path in folder.rglob("*")]
+    assert not [path for path in names if CANARY in path.name]
+    logs = [path for path in (site.airflow.home / "logs").rglob("*.log") if CANARY in path.read_text(errors="replace")]
+    assert not logs
+
+
+def test_links_of_a_task_are_in_the_api(finished: Run) -> None:
+    path = f"{finished.site.airflow.run_path(DAG_ID, finished.run_id)}/taskInstances/shard.mux"
+    links = finished.site.airflow.request("GET", f"{path}/links?map_index=1")["extra_links"]
+    assert set(links) == {"Clips", "Manifest", "Log"}
+    assert links["Clips"].endswith("&shard=1")
+
+
+def test_finished_batch_emits_an_asset_event_with_its_counts(finished: Run) -> None:
+    events = finished.site.airflow.request("GET", "/api/v2/assets/events")["asset_events"]
+    (event,) = [event for event in events if event["source_run_id"] == finished.run_id]
+    assert event["extra"]["clips_done"] == 2
+    assert event["extra"]["report"].endswith("/report.json")
+
+
+def test_clearing_one_shard_runs_only_that_shard_and_computes_nothing(finished: Run) -> None:
+    site = finished.site
+    body = {
+        "dry_run": False,
+        "dag_run_id": finished.run_id,
+        "task_ids": [["shard.preview", 1]],
+        "include_downstream": True,
+        "only_failed": False,
+        "reset_dag_runs": True,
+    }
+    site.airflow.request("POST", f"/api/v2/dags/{DAG_ID}/clearTaskInstances", body)
+    assert finished.wait() == "success"
+    tries = {(t["task_id"], t["map_index"]): t["try_number"] for t in site.airflow.tasks(DAG_ID, finished.run_id)}
+    again = {(f"shard.{stage}", 1) for stage in STAGES[2:]} | {("report", -1)}
+    assert {task for task, number in tries.items() if number > 1} == again
+    for stage in STAGES[2:]:
+        result = finished.xcom(f"shard.{stage}", 1)
+        assert (result["made"], result["reused"]) == (0, 1)
+    assert finished.report["clips_done"] == 2
+
+
+def test_run_fails_when_more_clips_fail_than_the_batch_allows_and_still_reports(site: Site, finished: Run) -> None:
+    run = site.run(site.folder / "night.jsonl", failure_limit=1)
+    assert run.state == "failed"
+    report = run.report
+    assert (report["clips_failed"], report["clips_skipped"], report["stages_computed"]) == (2, 2, 0)
+    assert {run.task(f"shard.{stage}", 0)["state"] for stage in STAGES} == {"success"}
+    assert run.task("report")["try_number"] == 1
+    assert run.xcom("plan") == [0]
+
+
+def test_wrong_batch_file_fails_at_once_without_a_retry(site: Site) -> None:
+    run = site.run(site.folder / "absent.jsonl")
+    assert run.state == "failed"
+    assert [(run.task(task)["state"], run.task(task)["try_number"]) for task in ("plan", "report")] == [
+        ("failed", 1)
+    ] * 2
+
+
+def test_finished_batch_needs_no_shard_and_has_a_report(site: Site, finished: Run, tmp_path: Path) -> None:
+    """By `dag.test`, in a home of its own."""
+    batch = site.batch("finished", KITE, BOAT)
+    file = Path(site.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]) / "magi2_render_batch.py"
+    code = f"""
+import runpy
+dag = runpy.run_path({str(file)!r})["dag"]
+run = dag.test(run_conf={{"batch": {str(batch)!r}, "overrides": {QUICK!r}}})
+print("state", run.state, sorted({{(t.task_id, t.state) for t in run.get_task_instances()}}))
+"""
+    database = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+        "AIRFLOW_HOME": str(tmp_path),
+    }
+    environment = {**site.airflow.environment, **database}
+    commands: tuple[list[str], ...] = (["-m", "airflow", "db", "migrate"], ["-c", code])
+    for command in commands:
+        done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("state ")]
+    assert line.startswith("state success")
+    assert "('report', 'success')" in line
+    reports = [name for name in site.store.list_documents("batches") if name.endswith("/report.json")]
+    counts = [json.loads(site.store.get_document(name) or b"{}") for name in reports]
+    assert [c["clips_skipped"] for c in counts if c["name"] == "finished"] == [2]
+
+
+@pytest.fixture
+def paused(site: Site) -> Any:
+    """Runs of the render DAG are made and wait."""
+    site.airflow.request("PATCH", f"/api/v2/dags/{DAG_ID}", {"is_paused": True})
+    yield
+    for (run_id,) in site.rows(f"select run_id from dag_run where dag_id = '{DAG_ID}' and state = 'queued'"):
+        Run(site, run_id).end()
+    site.airflow.request("PATCH", f"/api/v2/dags/{DAG_ID}", {"is_paused": False})
+
+
+def test_inbox_starts_each_file_once_also_after_a_crash(site: Site, paused: None) -> None:
+    inbox, claimed = site.folder / "inbox", site.folder / "inbox" / "claimed"
+    claimed.mkdir()
+    row = json.dumps(KITE)
+    (inbox / "fresh.jsonl").write_text(row)
+    (inbox / "growing.jsonl.partial").write_text(row)
+    # What scans leave that were killed after their claim, before and after they asked for the run.
+    (claimed / "before-1.jsonl").write_text(row)
+    (claimed / "after-1.jsonl").write_text(row)
+    body = {"logical_date": None, "dag_run_id": "after-1", "conf": {"batch": str(claimed / "after-1.jsonl")}}
+    site.airflow.request("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body)
+
+    site.airflow.unpause("magi2_inbox")
+    wait_until(lambda: len(list(claimed.glob("*.started"))) == 3, 180)
+    again = site.airflow.trigger("magi2_inbox", {})
+    assert site.airflow.wait_until_finished("magi2_inbox", again, 120) == "success"
+    site.airflow.request("PATCH", "/api/v2/dags/magi2_inbox", {"is_paused": True})
+    runs = [run_id for (run_id,) in site.rows(f"select run_id from dag_run where dag_id = '{DAG_ID}'")]
+    for name in ("fresh", "before", "after"):
+        assert len([run_id for run_id in runs if run_id.startswith(f"{name}-")]) == 1
+    assert (inbox / "growing.jsonl.partial").exists()
+
+
+SLOW = {**KITE, "seed": 99}
+
+
+@pytest.fixture
+def rendering(site: Site) -> Any:
+    """A run in the middle of a long preview, and the process that computes it."""
+    run = site.start(site.batch("slow", SLOW), overrides=[*QUICK[1:], "preview.steps=900"])
+    wait_until(lambda: worker_of(site, "preview"), 200)
+    yield run, worker_of(site, "preview")
+    run.end()
+
+
+def worker_of(site: Site, stage: str) -> int | None:
+    """The process that computes a stage."""
+    for pid in site.processes("magi2.runtime.worker"):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        job = Path(command[command.index(b"--job") + 1].decode())
+        if job.exists() and json.loads(job.read_text())["stage"] == stage:
+            return pid
+    return None
+
+
+def test_cancelled_run_leaves_no_process_and_stays_cancelled(site: Site, rendering: tuple[Run, int]) -> None:
+    run, worker = rendering
+    task = parent(worker)
+    run.end()
+    wait_until(lambda: not is_alive(worker), 30)
+    wait_until(lambda: not is_alive(task), 30)
+    assert not site.processes("magi2.runtime.guard", "job-")
+    assert (run.state, run.task("shard.preview", 0)["state"]) == ("failed", "failed")
+
+
+def test_task_and_its_processes_end_with_a_killed_supervisor(site: Site, rendering: tuple[Run, int]) -> None:
+    _, worker = rendering
+    task = parent(worker)
+    supervisor = parent(task)
+    assert supervisor != site.airflow.groups["scheduler"].pid
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not is_alive(task) and not is_alive(worker), 10)
+    wait_until(lambda: not site.processes("magi2.runtime.guard", "job-"), 10)
