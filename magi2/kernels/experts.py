@@ -1,0 +1,198 @@
+"""Routed experts in one kernel: gather, gate and up product, SwiGLU7, down product, route weight, sorted store.
+
+The hidden state never leaves the chip. A program holds its rows of `x` in shared memory and walks the expert's width;
+gate and up columns lie next to each other, so that one product makes both. Every route writes its own row, and
+`combine` adds a token's rows in fp32, best route first: no atomics, one order.
+"""
+
+# Shapes: N tokens, M heads, E experts per head, K routes per token and head, D head dim, F expert width, R = N*M*K
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from magi2.kernels.activation import swiglu7
+from magi2.kernels.settings import ExpertSettings, Features
+from magi2.kernels.sorting import Plan
+
+_COMBINE_ROWS = 8
+
+
+def interleave(w_gate: Tensor, w_up: Tensor) -> Tensor:
+    """[M*E, D, 2F] with gate columns at even and up columns at odd places, from two [M*E, D, F]."""
+    return torch.stack([w_gate, w_up], dim=-1).flatten(2)
+
+
+def interleaved_views(w13: Tensor) -> tuple[Tensor, Tensor]:
+    """Gate and up [M*E, D, F] as views of the interleaved weights."""
+    pairs = w13.unflatten(2, (-1, 2))
+    return pairs[..., 0], pairs[..., 1]
+
+
+def as_interleaved(w_gate: Tensor, w_up: Tensor) -> Tensor | None:
+    """The interleaved weights of which the two are `interleaved_views`; None when they are not."""
+    rows, dim, width = w_gate.shape
+    stride = (dim * 2 * width, 2 * width, 2)
+    neighbours = w_up.data_ptr() == w_gate.data_ptr() + w_gate.element_size()
+    if not neighbours or w_gate.stride() != stride or w_up.stride() != stride:
+        return None
+    return w_gate.as_strided((rows, dim, 2 * width), (dim * 2 * width, 2 * width, 1))
+
+
+@triton.jit
+def _experts_kernel(
+    x,
+    w13,
+    w2,
+    weights,
+    order,
+    tile_expert,
+    tile_first,
+    tile_end,
+    num_tiles,
+    rows,
+    num_tokens,
+    stride_token,
+    stride_head,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    D: tl.constexpr,
+    F: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    dims = tl.arange(0, D)
+    for tile in tl.range(tl.program_id(0), tl.load(num_tiles), tl.num_programs(0), num_stages=1):
+        expert = tl.load(tile_expert + tile)
+        row = tl.load(tile_first + tile) + tl.arange(0, BLOCK_ROWS)
+        mask = row < tl.load(tile_end + tile)
+        route = tl.load(order + row, mask=mask, other=0)
+        head = expert // EXPERTS
+        token = (route // TOP_K - head * num_tokens).to(tl.int64)
+        pointers = x + token[:, None] * stride_token + head.to(tl.int64) * stride_head + dims[None, :]
+        tokens = tl.load(pointers, mask=mask[:, None], other=0.0)
+        out = tl.zeros([BLOCK_ROWS, D], tl.float32)
+        for f in tl.range(0, F, BLOCK_WIDTH, num_stages=STAGES):
+            if DESCRIPTORS:
+                gate_up = w13.load([expert * D, 2 * f])
+                down = w2.load([expert * F + f, 0])
+            else:
+                columns = 2 * f + tl.arange(0, 2 * BLOCK_WIDTH)
+                gate_up = tl.load(w13 + (expert.to(tl.int64) * D + dims[:, None]) * (2 * F) + columns[None, :])
+                inner = expert.to(tl.int64) * F + f + tl.arange(0, BLOCK_WIDTH)
+                down = tl.load(w2 + inner[:, None] * D + dims[None, :])
+            product = tl.dot(tokens, gate_up, input_precision=PRECISION)
+            gate, up = tl.split(tl.reshape(product, (BLOCK_ROWS, BLOCK_WIDTH, 2)))
+            hidden = swiglu7(gate, up).to(down.dtype)
+            out = tl.dot(hidden, down, out, input_precision=PRECISION)
+        scale = tl.load(weights + route, mask=mask, other=0.0)
+        target = rows + row.to(tl.int64)[:, None] * D + dims[None, :]
+        tl.store(target, (out * scale[:, None]).to(rows.dtype.element_ty), mask=mask[:, None])
+
+
+def expert_rows(
+    x: Tensor,
+    weights: Tensor,
+    plan: Plan,
+    w13: Tensor,
+    w_down: Tensor,
+    available: Features,
+    settings: ExpertSettings,
+    rows: Tensor,
+) -> Tensor:
+    """Weighted expert outputs of the sorted routes, written to `rows` [R, D] and returned.
+
+    `x` [N, M, D] has contiguous channels, `weights` [M, N, K] are fp32, `w13` [M*E, D, 2F] is interleaved and `w_down`
+    is [M*E, F, D]; `plan` must have been made for tiles of `settings.block_rows` rows. Products are summed in fp32;
+    the activation is rounded to the dtype of `x`, and so is the weighted row.
+    """
+    if settings.specialised:
+        from magi2.kernels import experts_specialised  # an experimental part of triton: only where it is used
+
+        experts_specialised.launch(x, w13, w_down, weights, plan, rows, available.processors)
+        return rows
+    num_tokens, num_heads, dim = x.shape
+    width = w_down.shape[1]
+    gate_up, down = w13.view(-1, 2 * width), w_down.view(-1, dim)
+    if available.descriptors:
+        gate_up = TensorDescriptor.from_tensor(gate_up, [dim, 2 * settings.block_width])
+        down = TensorDescriptor.from_tensor(down, [settings.block_width, dim])
+    _experts_kernel[(available.processors,)](
+        x,
+        gate_up,
+        down,
+        weights,
+        plan.order,
+        plan.tile_expert,
+        plan.tile_first,
+        plan.tile_end,
+        plan.num_tiles,
+        rows,
+        num_tokens,
+        x.stride(0),
+        x.stride(1),
+        EXPERTS=w_down.shape[0] // num_heads,
+        TOP_K=weights.shape[2],
+        D=dim,
+        F=width,
+        BLOCK_ROWS=settings.block_rows,
+        BLOCK_WIDTH=settings.block_width,
+        STAGES=settings.stages,
+        DESCRIPTORS=available.descriptors,
+        PRECISION="ieee",
+        num_warps=settings.warps,
+    )
+    return rows
+
+
+@triton.jit
+def _combine_kernel(
+    rows,
+    position,
+    out,
+    num_rows,
+    num_tokens,
+    HEADS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = row < num_rows
+    dims = tl.arange(0, D)
+    route = ((row % HEADS) * num_tokens + row // HEADS) * TOP_K
+    total = tl.zeros([BLOCK, D], tl.float32)
+    for rank in tl.static_range(TOP_K):
+        place = tl.load(position + route + rank, mask=mask, other=0).to(tl.int64)
+        total += tl.load(rows + place[:, None] * D + dims[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
+    target = out + row.to(tl.int64)[:, None] * D + dims[None, :]
+    tl.store(target, total.to(out.dtype.element_ty), mask=mask[:, None])
+
+
+def combine(rows: Tensor, position: Tensor, out: Tensor) -> Tensor:
+    """Sum of each token's rows, best route first in fp32, rounded once into `out` [N, M, D], which comes back.
+
+    `rows` [R, D] are sorted, `position` [M, N, K] int32 says where each route's row is.
+    """
+    num_tokens, num_heads, dim = out.shape
+    num_rows = num_tokens * num_heads
+    _combine_kernel[(triton.cdiv(num_rows, _COMBINE_ROWS),)](
+        rows,
+        position,
+        out,
+        num_rows,
+        num_tokens,
+        HEADS=num_heads,
+        TOP_K=position.shape[2],
+        D=dim,
+        BLOCK=_COMBINE_ROWS,
+        num_warps=4,
+    )
+    return out

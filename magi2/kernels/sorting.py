@@ -1,0 +1,137 @@
+"""Counting sort of routes by head and expert: stable, without atomics, and planned in tiles for the expert kernel."""
+
+# Shapes: N tokens, M heads, E experts per head, K routes per token and head, R = N*M*K, B blocks of tokens, T tiles
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK_TOKENS = 32
+_CHUNK_TOKENS = 4
+_FILL = 128
+
+
+class Plan(NamedTuple):
+    """Where each route goes; everything int32 on the device.
+
+    `order` [R] holds each sorted route's index in (head, token, rank) order, `position` [M, N, K] the reverse and
+    `offsets` [M*E + 1] where each expert's routes begin. Tile t < `num_tiles` [1] is the sorted routes from
+    `tile_first[t]` to `tile_end[t]`, all of the expert `tile_expert[t]`; the three have room for the most tiles
+    that any routing could need.
+    """
+
+    order: Tensor
+    position: Tensor
+    offsets: Tensor
+    tile_expert: Tensor
+    tile_first: Tensor
+    tile_end: Tensor
+    num_tiles: Tensor
+
+
+@triton.jit
+def _count_kernel(
+    ids, counts, num_tokens, num_blocks,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    block, head = tl.program_id(0), tl.program_id(1)
+    slot = tl.arange(0, BLOCK * RANKS)
+    token, rank = block * BLOCK + slot // RANKS, slot % RANKS
+    valid = (token < num_tokens) & (rank < TOP_K)
+    expert = tl.load(ids + (head * num_tokens + token) * TOP_K + rank, mask=valid, other=EXPERTS)
+    bins = tl.arange(0, BINS)
+    target = counts + (head * EXPERTS + bins).to(tl.int64) * num_blocks + block
+    tl.store(target, tl.histogram(expert, BINS), mask=bins < EXPERTS)
+
+
+@triton.jit
+def _place_kernel(
+    ids, ends, order, position, num_tokens, num_blocks,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    chunk, head = tl.program_id(0), tl.program_id(1)
+    block = chunk * CHUNK // BLOCK
+    slot = tl.arange(0, CHUNK * RANKS)
+    within, rank = slot // RANKS, slot % RANKS
+    token = chunk * CHUNK + within
+    valid = (token < num_tokens) & (rank < TOP_K)
+    route = (head * num_tokens + token) * TOP_K + rank
+    expert = tl.load(ids + route, mask=valid, other=-1)
+    # Routes to the same expert that come earlier: in this chunk, then in the block's chunks before it.
+    same = (expert[:, None] == expert[None, :]) & (slot[None, :] < slot[:, None])
+    before = tl.sum(same.to(tl.int32), axis=1)
+    for other in tl.range(block * BLOCK, chunk * CHUNK, CHUNK):
+        other_route = (head * num_tokens + other + within) * TOP_K + rank
+        other_expert = tl.load(ids + other_route, mask=rank < TOP_K, other=-2)
+        before += tl.sum((expert[:, None] == other_expert[None, :]).to(tl.int32), axis=1)
+    bin_index = (head * EXPERTS + expert).to(tl.int64) * num_blocks + block
+    base = tl.load(ends + bin_index - 1, mask=valid & (bin_index > 0), other=0)
+    tl.store(position + route, base + before, mask=valid)
+    tl.store(order + base + before, route, mask=valid)
+
+
+@triton.jit
+def _offsets_kernel(
+    ends, offsets, tile_starts, num_tiles, num_blocks,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    row = tl.arange(0, BLOCK)
+    mask = row < ROWS
+    end = tl.load(ends + (row + 1).to(tl.int64) * num_blocks - 1, mask=mask, other=0)
+    start = tl.load(ends + row.to(tl.int64) * num_blocks - 1, mask=mask & (row > 0), other=0)
+    tiles = tl.where(mask, (end - start + TILE - 1) // TILE, 0)
+    tl.store(offsets + row, start, mask=mask)
+    tl.store(offsets + row + 1, end, mask=row == ROWS - 1)
+    tl.store(tile_starts + row, tl.cumsum(tiles) - tiles, mask=mask)
+    tl.store(num_tiles, tl.sum(tiles))
+
+
+@triton.jit
+def _tiles_kernel(offsets, tile_starts, tile_expert, tile_first, tile_end, TILE: tl.constexpr, FILL: tl.constexpr):
+    expert = tl.program_id(0)
+    start, end, place = tl.load(offsets + expert), tl.load(offsets + expert + 1), tl.load(tile_starts + expert)
+    count = (end - start + TILE - 1) // TILE
+    for base in tl.range(0, count, FILL):
+        tile = base + tl.arange(0, FILL)
+        mask = tile < count
+        first = start + tile * TILE
+        tl.store(tile_expert + place + tile, tl.zeros_like(tile) + expert, mask=mask)
+        tl.store(tile_first + place + tile, first, mask=mask)
+        tl.store(tile_end + place + tile, tl.minimum(first + TILE, end), mask=mask)
+
+
+def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int) -> Plan:
+    """Sort the routes `expert_ids` [M, N, K] int32 by head and expert, in token order within an expert."""
+    num_heads, num_tokens, top_k = expert_ids.shape
+    rows, routes = num_heads * num_experts, expert_ids.numel()
+    num_blocks = triton.cdiv(num_tokens, _BLOCK_TOKENS)
+    ranks = triton.next_power_of_2(top_k)
+    most_tiles = routes // tile_rows + min(rows, routes)
+
+    def ints(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=expert_ids.device)
+
+    counts = ints(rows * num_blocks)
+    grid = (num_blocks, num_heads)
+    sizes = {"EXPERTS": num_experts, "TOP_K": top_k, "RANKS": ranks, "BLOCK": _BLOCK_TOKENS}
+    bins = triton.next_power_of_2(num_experts + 1)
+    _count_kernel[grid](expert_ids, counts, num_tokens, num_blocks, BINS=bins, **sizes)
+    ends = torch.cumsum(counts, 0, dtype=torch.int32)
+    plan = Plan(ints(routes), ints(*expert_ids.shape), ints(rows + 1), *(ints(most_tiles) for _ in range(3)), ints(1))
+    _place_kernel[(triton.cdiv(num_tokens, _CHUNK_TOKENS), num_heads)](
+        expert_ids, ends, plan.order, plan.position, num_tokens, num_blocks, CHUNK=_CHUNK_TOKENS, **sizes
+    )
+    tile_starts = ints(rows)
+    _offsets_kernel[(1,)](
+        ends, plan.offsets, tile_starts, plan.num_tiles, num_blocks,
+        ROWS=rows, BLOCK=triton.next_power_of_2(rows), TILE=tile_rows, num_warps=8,
+    )  # fmt: skip
+    _tiles_kernel[(rows,)](
+        plan.offsets, tile_starts, *plan[3:6], TILE=tile_rows, FILL=_FILL, num_warps=1
+    )  # fmt: skip
+    return plan
