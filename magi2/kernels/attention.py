@@ -1,0 +1,105 @@
+"""Attention with sinks from the fastest library kernel at hand; the sink is folded in through the log-sum-exp.
+
+Both kernels give the logarithm of the softmax's sum, and one more logit without a value only scales the output by
+exp(l) / (exp(l) + exp(z)); see `rows.fold_sink_`.
+"""
+
+# Shapes: N tokens, H query heads, G key/value heads, d head dim, P sequences
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from magi2.kernels.rows import fold_sink_
+
+logger = logging.getLogger(__name__)
+
+# Modules that offer FlashAttention-3's interface: the vendor's own name, and that of the fa3-fwd wheel.
+_FLASH_MODULES = ("flash_attn_interface", "fa3_fwd_interface")
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int], Tensor, int], Tensor]
+
+
+@cache
+def _flash_function() -> Callable[..., tuple[Tensor, Tensor]] | None:
+    for name in _FLASH_MODULES:
+        try:
+            return importlib.import_module(name).flash_attn_varlen_func
+        except (ImportError, AttributeError, OSError):
+            continue
+    return None
+
+
+def attend_flash(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
+) -> Tensor:
+    """[N, H, d] for q [N, H, d], k and v [N, G, d] by FlashAttention-3; `sink` [H] fp32 is one logit per head."""
+    function = _flash_function()
+    if function is None:
+        raise ImportError(f"none of {', '.join(_FLASH_MODULES)} is installed")
+    lengths = (cu_seqlens, cu_seqlens, max_length, max_length)
+    out, log_sums = function(q, k, v, *lengths, softmax_scale=q.shape[-1] ** -0.5, return_attn_probs=True)
+    return fold_sink_(out, log_sums, sink)
+
+
+def attend_cudnn(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
+) -> Tensor:
+    """The same by cuDNN, one call per sequence, or one for all when they are equally long."""
+    lengths = [stop - start for start, stop in pairwise(bounds)]
+    if len(set(lengths)) == 1:
+        lengths = [q.shape[0]]
+        shape = (len(bounds) - 1, max_length)
+    else:
+        shape = (1, -1)
+    outputs = []
+    for parts in zip(*(tensor.split(lengths) for tensor in (q, k, v)), strict=True):
+        batch = [part.unflatten(0, shape).transpose(1, 2) for part in parts]
+        out, log_sums = torch.ops.aten._scaled_dot_product_cudnn_attention(*batch, None, True)[:2]
+        rows = out.transpose(1, 2)
+        rows = rows if rows.is_contiguous() else rows.contiguous()
+        for row, log_sum in zip(rows, log_sums.flatten(2), strict=True):
+            fold_sink_(row, log_sum, sink)
+        outputs.append(rows.flatten(0, 1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+@cache
+def best_attention(head_dim: int, dtype: torch.dtype, device: torch.device) -> Attend | None:
+    """The fastest of the two that runs here, tried on a few tokens; None, with a warning, when neither does.
+
+    Waits for the device: ask once before the steps.
+    """
+    if dtype not in (torch.bfloat16, torch.float16):
+        return None  # neither computes in fp32, and cuDNN does not say so
+    for attend in (attend_flash, attend_cudnn):
+        try:
+            if _is_right(attend, head_dim, dtype, device):
+                logger.info("attention by %s", attend.__name__)
+                return attend
+            logger.warning("%s gives wrong values here", attend.__name__)
+        except (ImportError, RuntimeError) as error:
+            logger.info("no attention by %s: %s", attend.__name__, error)
+    logger.warning("neither FlashAttention-3 nor cuDNN attention runs here: attention takes about twice the time")
+    return None
+
+
+def _is_right(attend: Attend, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether two short sequences come out as by the plain softmax."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 256, 1, head_dim, generator=generator).to(device, dtype).unbind()
+    cu_seqlens = torch.tensor([0, 128, 256], dtype=torch.int32, device=device)
+    out = attend(q, k, v, torch.zeros(1, device=device), (0, 128, 256), cu_seqlens, 128)
+    for rows in (slice(0, 128), slice(128, 256)):
+        scores = (q[rows, 0].float() @ k[rows, 0].float().t() * head_dim**-0.5).exp()
+        wanted = scores @ v[rows, 0].float() / (scores.sum(1, keepdim=True) + 1)
+        if not bool((out[rows, 0].float() - wanted).norm() < 2e-2 * wanted.norm()):
+            return False
+    return True

@@ -1,0 +1,280 @@
+"""Hyper-connections of four streams: coefficients, the half layer's input, and the update of the streams.
+
+The norm over a token's streams only scales the product with phi, so both come from one pass over the streams: row
+sums of squares beside a product with (1 + weight) * phi, which two planes of the streams' dtype hold to 1e-5.
+Passes that follow one another go through the tokens in opposite directions: the last rows are still in the cache.
+"""
+
+# Shapes: N tokens, n = 4 streams, c hidden size, P planes
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from magi2.kernels.activation import sigmoid
+from magi2.kernels.routing import planes
+from magi2.kernels.settings import Features
+
+NUM_STREAMS = 4
+COEFFICIENTS = 24  # 4 pre, 4 post, 16 res
+_LANES = tl.constexpr(32)
+_ITERATIONS = tl.constexpr(20)
+_SINKHORN_EPS = tl.constexpr(1e-12)
+_RMS_EPS = tl.constexpr(1e-6)
+_PHI_PLANES = 2
+
+
+class PhiWeights(NamedTuple):
+    """What one half layer's logits need: `phi` [m, n*c, P*32], `gain` and `offset` [32] fp32."""
+
+    phi: Tensor
+    gain: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True)
+class MhcSettings:
+    """Launch settings of a pass over the streams: tokens and channels of a tile, loads in flight, warps."""
+
+    block_tokens: int
+    block_channels: int
+    stages: int
+    warps: int
+
+
+LOGIT_SETTINGS = MhcSettings(128, 128, 3, 8)
+LOGIT_SETTINGS_FEW = MhcSettings(32, 128, 4, 4)
+# Without descriptors a second use of a pipelined tile is wrong on Hopper with Triton 3.6, so nothing is pipelined.
+LOGIT_SETTINGS_PLAIN = MhcSettings(32, 64, 1, 4)
+UPDATE_SETTINGS = MhcSettings(2, 1024, 1, 4)
+_FEW_TOKENS = 8192
+
+
+def phi_weights(
+    norm_weight: Tensor,
+    phi: Tensor,
+    alphas: tuple[Tensor, Tensor, Tensor],
+    biases: tuple[Tensor, Tensor, Tensor],
+    dtype: torch.dtype,
+) -> PhiWeights:
+    """Prepared weights of one half layer for streams of `dtype`.
+
+    `norm_weight` [m * n*c] (offsets from 1), `phi` [n*c, 24]; alphas and biases are those of pre, post and res.
+    """
+    width = phi.shape[0]
+    scaled = phi.float() * (1 + norm_weight.float().view(-1, width, 1))
+    scaled = torch.nn.functional.pad(scaled, (0, _LANES.value - COEFFICIENTS))
+    parts = planes(scaled, dtype, _PHI_PLANES)
+    sizes = (NUM_STREAMS, NUM_STREAMS, NUM_STREAMS**2, _LANES.value - COEFFICIENTS)
+    gains = [alpha.float().view(1) * width**-0.5 for alpha in alphas]
+    gain = torch.cat([value.expand(size) for value, size in zip([*gains, gains[0] * 0], sizes, strict=True)])
+    offset = torch.cat([*(bias.float().flatten() for bias in biases), gain.new_zeros(sizes[3])])
+    return PhiWeights(parts.permute(1, 2, 0, 3).flatten(2).contiguous(), gain, offset)
+
+
+@triton.jit
+def _store_coefficients(
+    product, squares, gain, offset, out, row, mask,
+    WIDTH: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Coefficients from the raw products [BLOCK, PLANES * 32] and row sums of squares."""
+    lane = tl.arange(0, _LANES)
+    logits = tl.sum(tl.reshape(product, (BLOCK, PLANES, _LANES)), axis=1)
+    logits = logits * tl.rsqrt(squares / WIDTH + _RMS_EPS)[:, None]
+    logits = logits * tl.load(gain + lane)[None, :] + tl.load(offset + lane)[None, :]
+    # Eight groups of four lanes: 0 is pre, 1 is post, 2 to 5 are the rows of res, the rest is padding.
+    logits = tl.reshape(logits, (BLOCK, 8, 4))
+    group = tl.arange(0, 8)[None, :, None]
+    is_res = (group >= 2) & (group < 6)
+    top = tl.max(tl.max(tl.where(is_res, logits, float("-inf")), axis=2), axis=1)
+    matrix = tl.where(is_res, tl.exp(logits - top[:, None, None]), 0.0)
+    for _ in tl.range(0, _ITERATIONS):
+        matrix = matrix / (tl.sum(matrix, axis=1) + _SINKHORN_EPS)[:, None, :]
+        matrix = matrix / (tl.sum(matrix, axis=2) + _SINKHORN_EPS)[:, :, None]
+    gate = sigmoid(logits)
+    values = tl.where(group == 0, gate, tl.where(group == 1, 2.0 * gate, matrix))
+    values = tl.reshape(values, (BLOCK, _LANES)).to(out.dtype.element_ty)
+    tl.store(out + row[:, None] * 24 + lane[None, :], values, mask=mask[:, None] & (lane < 24)[None, :])
+
+
+@triton.jit
+def _coefficients_kernel(
+    streams, phi, gain, offset, out, first, end,
+    WIDTH: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK
+    row = (first + start + tl.arange(0, BLOCK)).to(tl.int64)
+    mask = row < end
+    channels, lanes = tl.arange(0, CHANNELS), tl.arange(0, PLANES * _LANES)
+    product = tl.zeros([BLOCK, PLANES * _LANES], tl.float32)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for k in tl.range(0, WIDTH, CHANNELS, num_stages=STAGES):
+        if DESCRIPTORS:
+            tile = streams.load([start, k])
+            block = phi.load([k, 0])
+        else:
+            tile = tl.load(
+                streams + (row - first)[:, None] * WIDTH + (k + channels)[None, :], mask=mask[:, None], other=0.0
+            )
+            block = tl.load(phi + (k + channels)[:, None] * (PLANES * _LANES) + lanes[None, :])
+        product = tl.dot(tile, block, product, input_precision="ieee")
+        wide = tile.to(tl.float32)
+        squares += tl.sum(wide * wide, axis=1)
+    _store_coefficients(product, squares, gain, offset, out, row, mask, WIDTH, PLANES, BLOCK)
+
+
+def coefficients(
+    streams: Tensor,
+    weights: PhiWeights,
+    group_sizes: Sequence[int],
+    available: Features,
+    settings: MhcSettings | None = None,
+) -> Tensor:
+    """[N, 24] in the dtype of the contiguous `streams` [N, 4, c]: pre, post and res of one half layer.
+
+    `group_sizes` says which rows use which of the weight sets, where there is more than one.
+    """
+    width = streams.shape[1] * streams.shape[2]
+    out = streams.new_empty(streams.shape[0], COEFFICIENTS)
+    use_descriptors = available.descriptors and streams.dtype != torch.float32
+    for index, first, end in _row_ranges(streams.shape[0], weights.phi.shape[0], group_sizes):
+        chosen = settings or _logit_settings(end - first, use_descriptors)
+        rows: Tensor | TensorDescriptor = streams[first:end].view(-1, width)
+        phi: Tensor | TensorDescriptor = weights.phi[index]
+        if use_descriptors:
+            rows = TensorDescriptor.from_tensor(rows, [chosen.block_tokens, chosen.block_channels])
+            phi = TensorDescriptor.from_tensor(phi, [chosen.block_channels, phi.shape[1]])
+        _coefficients_kernel[(triton.cdiv(end - first, chosen.block_tokens),)](
+            rows, phi, weights.gain, weights.offset, out, first, end,
+            WIDTH=width, PLANES=weights.phi.shape[2] // _LANES.value, BLOCK=chosen.block_tokens,
+            CHANNELS=chosen.block_channels, STAGES=chosen.stages, DESCRIPTORS=use_descriptors,
+            num_warps=chosen.warps,
+        )  # fmt: skip
+    return out
+
+
+def _logit_settings(num_tokens: int, use_descriptors: bool) -> MhcSettings:
+    if not use_descriptors:
+        return LOGIT_SETTINGS_PLAIN
+    return LOGIT_SETTINGS if num_tokens > _FEW_TOKENS else LOGIT_SETTINGS_FEW
+
+
+def _row_ranges(num_tokens: int, sets: int, group_sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(weight set, first row, end row) of the rows that share a set; empty ones are left out."""
+    if sets == 1:
+        return [(0, 0, num_tokens)] if num_tokens else []
+    ranges, first = [], 0
+    for index, size in enumerate(group_sizes):
+        if size:
+            ranges.append((index, first, first + size))
+        first += size
+    return ranges
+
+
+@triton.jit
+def _four(pointers, mask):
+    """Four neighbouring weights of each row, in fp32."""
+    return (
+        tl.load(pointers, mask=mask, other=0.0).to(tl.float32)[:, None],
+        tl.load(pointers + 1, mask=mask, other=0.0).to(tl.float32)[:, None],
+        tl.load(pointers + 2, mask=mask, other=0.0).to(tl.float32)[:, None],
+        tl.load(pointers + 3, mask=mask, other=0.0).to(tl.float32)[:, None],
+    )
+
+
+@triton.jit
+def _update_kernel(
+    streams, branch, current, out, num_tokens, stride_current,
+    C: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    mask = row < num_tokens
+    weights = current + row * stride_current
+    p0, p1, p2, p3 = _four(weights + 4, mask)
+    a0, a1, a2, a3 = _four(weights + 8, mask)
+    b0, b1, b2, b3 = _four(weights + 12, mask)
+    c0, c1, c2, c3 = _four(weights + 16, mask)
+    d0, d1, d2, d3 = _four(weights + 20, mask)
+    dtype = out.dtype.element_ty
+    for k in tl.range(0, C, CHANNELS, num_stages=1):
+        channel = k + tl.arange(0, CHANNELS)
+        keep = mask[:, None] & (channel < C)[None, :]
+        place = row[:, None] * (4 * C) + channel[None, :]
+        o = tl.load(branch + row[:, None] * C + channel[None, :], mask=keep, other=0.0).to(tl.float32)
+        s0 = tl.load(streams + place, mask=keep, other=0.0).to(tl.float32)
+        s1 = tl.load(streams + place + C, mask=keep, other=0.0).to(tl.float32)
+        s2 = tl.load(streams + place + 2 * C, mask=keep, other=0.0).to(tl.float32)
+        s3 = tl.load(streams + place + 3 * C, mask=keep, other=0.0).to(tl.float32)
+        tl.store(out + place, (a0 * s0 + a1 * s1 + a2 * s2 + a3 * s3 + p0 * o).to(dtype), mask=keep)
+        tl.store(out + place + C, (b0 * s0 + b1 * s1 + b2 * s2 + b3 * s3 + p1 * o).to(dtype), mask=keep)
+        tl.store(out + place + 2 * C, (c0 * s0 + c1 * s1 + c2 * s2 + c3 * s3 + p2 * o).to(dtype), mask=keep)
+        tl.store(out + place + 3 * C, (d0 * s0 + d1 * s1 + d2 * s2 + d3 * s3 + p3 * o).to(dtype), mask=keep)
+
+
+def update(streams: Tensor, current: Tensor, branch: Tensor, settings: MhcSettings = UPDATE_SETTINGS) -> Tensor:
+    """New streams [N, 4, c]: mixed by `current` [N, 24], plus the half layer's output; fp32 with one rounding.
+
+    `streams` and `branch` [N, c] are contiguous.
+    """
+    num_tokens, _, size = streams.shape
+    out = torch.empty_like(streams)
+    if num_tokens:
+        _update_kernel[(triton.cdiv(num_tokens, settings.block_tokens),)](
+            streams, branch, current, out, num_tokens, current.stride(0),
+            C=size, BLOCK=settings.block_tokens, CHANNELS=min(settings.block_channels, triton.next_power_of_2(size)),
+            num_warps=settings.warps,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _input_kernel(
+    streams, current, weight, out, first_end, second_end, stride_current,
+    C: tl.constexpr, BLOCK: tl.constexpr, SETS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, BLOCK)
+    mask = channel < C
+    place = streams + row * (4 * C) + channel
+    total = tl.zeros([BLOCK], tl.float32)
+    for index in tl.static_range(4):
+        factor = tl.load(current + row * stride_current + index).to(tl.float32)
+        total += factor * tl.load(place + index * C, mask=mask, other=0.0).to(tl.float32)
+    value = total.to(out.dtype.element_ty)
+    if NORM:
+        wide = value.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / C + _RMS_EPS)
+        block = 0
+        if SETS > 1:
+            block = (row >= first_end).to(tl.int32) + (row >= second_end).to(tl.int32)
+        gain = tl.load(weight + block * C + channel, mask=mask, other=0.0).to(tl.float32) + 1.0
+        value = (wide * scale * gain).to(out.dtype.element_ty)
+    tl.store(out + row * C + channel, value, mask=mask)
+
+
+def half_input(streams: Tensor, current: Tensor, norm_weight: Tensor | None, group_sizes: Sequence[int]) -> Tensor:
+    """The half layer's input [N, c]: streams [N, 4, c] weighted by the first 4 of `current` [N, >= 4], rounded.
+
+    With `norm_weight` [m * c] the RMSNorm of that, with the weights of the row's group, rounded once more.
+    """
+    num_tokens, _, size = streams.shape
+    out = streams.new_empty(num_tokens, size)
+    first_end, second_end = group_sizes[0], group_sizes[0] + group_sizes[1]
+    sets = 1 if norm_weight is None else norm_weight.shape[0] // size
+    if num_tokens:
+        _input_kernel[(num_tokens,)](
+            streams, current, streams if norm_weight is None else norm_weight, out,
+            first_end, second_end, current.stride(0),
+            C=size, BLOCK=triton.next_power_of_2(size), SETS=sets, NORM=norm_weight is not None,
+            num_warps=4,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,166 @@
+"""Element-wise passes over rows: RMSNorm, SwiGLU7, and the head split with norm and rotation."""
+
+# Shapes: N tokens, H query heads, G key/value heads, d head dim, B rotary bands, F activation width
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from magi2.kernels.activation import sigmoid, swiglu7
+
+_RMS_EPS = tl.constexpr(1e-6)
+_SWIGLU_BLOCK = 1024
+
+
+@triton.jit
+def _swiglu_kernel(x, out, stride_x, stride_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK
+    pair = tl.arange(0, 2 * BLOCK)
+    values = tl.load(x + row * stride_x + 2 * start + pair, mask=2 * start + pair < 2 * WIDTH, other=0.0)
+    gate, up = tl.split(tl.reshape(values.to(tl.float32), (BLOCK, 2)))
+    column = start + tl.arange(0, BLOCK)
+    tl.store(out + row * stride_out + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < WIDTH)
+
+
+def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
+    """SwiGLU7 of rows [N, 2F] of gate and up pairs, written to `out` [N, F], which comes back; fp32, rounded once."""
+    width = out.shape[1]
+    block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
+    if x.shape[0]:
+        grid = (x.shape[0], triton.cdiv(width, block))
+        _swiglu_kernel[grid](x, out, x.stride(0), out.stride(0), WIDTH=width, BLOCK=block, num_warps=4)
+    return out
+
+
+@triton.jit
+def _heads_kernel(
+    qkv, q_weight, k_weight, rope, to_packed, q, k, v, first_end, second_end, stride,
+    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, SETS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    packed = tl.program_id(0).to(tl.int64)
+    grouped = tl.load(to_packed + packed).to(tl.int64)
+    block = 0
+    if SETS > 1:
+        block = (grouped >= first_end).to(tl.int32) + (grouped >= second_end).to(tl.int32)
+    head, channel = tl.arange(0, BLOCK), tl.arange(0, D)
+    # The channel that each one is rotated with; the last ones pass unchanged.
+    turns = channel < 2 * HALF
+    partner = tl.where(turns, tl.where(channel < HALF, channel + HALF, channel - HALF), channel)
+    angle = rope + grouped * (2 * HALF) + channel % HALF
+    sine = tl.load(angle, mask=turns, other=0.0)
+    cosine = tl.load(angle + HALF, mask=turns, other=1.0)
+    sine = tl.where(channel < HALF, -sine, sine)
+    source = qkv + grouped * stride
+    for start in tl.static_range(0, Q_HEADS + 2 * KV_HEADS, BLOCK):
+        place = source + (start + head)[:, None] * D
+        values = tl.load(place + channel[None, :])
+        if start < Q_HEADS + KV_HEADS:
+            weight = (q_weight if start < Q_HEADS else k_weight) + block * D
+            wide, other = values.to(tl.float32), tl.load(place + partner[None, :]).to(tl.float32)
+            scale = tl.rsqrt(tl.sum(wide * wide, axis=1) / D + _RMS_EPS)[:, None]
+            wide = wide * scale * (tl.load(weight + channel).to(tl.float32) + 1.0)[None, :]
+            other = other * scale * (tl.load(weight + partner).to(tl.float32) + 1.0)[None, :]
+            values = (wide * cosine[None, :] + other * sine[None, :]).to(values.dtype)
+        inner = head[:, None] * D + channel[None, :]
+        if start < Q_HEADS:
+            tl.store(q + (packed * Q_HEADS + start) * D + inner, values)
+        elif start < Q_HEADS + KV_HEADS:
+            tl.store(k + (packed * KV_HEADS + start - Q_HEADS) * D + inner, values)
+        else:
+            tl.store(v + (packed * KV_HEADS + start - Q_HEADS - KV_HEADS) * D + inner, values)
+
+
+def packed_heads(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    to_packed: Tensor,
+    group_sizes: Sequence[int],
+    num_heads: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [N, H, d], keys and values [N, G, d] in packed order from grouped rows `qkv` [N, (H + 2G) * d].
+
+    Queries and keys are normalised with the weights [m * d] of their row's group and rotated by `rope` [N, 6B] fp32
+    (grouped order, sines first), in fp32 with one rounding. `to_packed` [N] says which grouped row each packed one is.
+    """
+    num_tokens, query_heads, kv_heads = qkv.shape[0], *num_heads
+    dim = qkv.shape[1] // (query_heads + 2 * kv_heads)
+    block = next(size for size in (8, 4, 2, 1) if query_heads % size == 0 and kv_heads % size == 0)
+    q = qkv.new_empty(num_tokens, query_heads, dim)
+    k, v = qkv.new_empty(2, num_tokens, kv_heads, dim).unbind()
+    if num_tokens:
+        _heads_kernel[(num_tokens,)](
+            qkv, q_weight, k_weight, rope, to_packed, q, k, v,
+            group_sizes[0], group_sizes[0] + group_sizes[1], qkv.stride(0),
+            Q_HEADS=query_heads, KV_HEADS=kv_heads, D=dim, HALF=rope.shape[1] // 2,
+            SETS=q_weight.shape[0] // dim, BLOCK=block, num_warps=2,
+        )  # fmt: skip
+    return q, k, v
+
+
+@triton.jit
+def _gate_kernel(
+    out, logits, to_grouped, gated, stride_logits,
+    WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    grouped = tl.program_id(0).to(tl.int64)
+    packed = tl.load(to_grouped + grouped).to(tl.int64)
+    channel = tl.arange(0, BLOCK)
+    mask = channel < WIDTH
+    gate = sigmoid(tl.load(logits + grouped * stride_logits + channel // D, mask=mask, other=0.0).to(tl.float32))
+    values = tl.load(out + packed * WIDTH + channel, mask=mask, other=0.0).to(tl.float32) * gate
+    tl.store(gated + grouped * WIDTH + channel, values.to(gated.dtype.element_ty), mask=mask)
+
+
+def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor) -> Tensor:
+    """Attention output [N, H, d] in packed order, times a sigmoid per head: [N, H * d] in grouped order, rounded once.
+
+    `gate_logits` [N, H] are in grouped order; `to_grouped` [N] says which packed row each grouped one is.
+    """
+    num_tokens, num_heads, dim = out.shape
+    width = num_heads * dim
+    gated = out.new_empty(num_tokens, width)
+    if num_tokens:
+        _gate_kernel[(num_tokens,)](
+            out, gate_logits, to_grouped, gated, gate_logits.stride(0),
+            WIDTH=width, D=dim, BLOCK=triton.next_power_of_2(width), num_warps=8 if width > 1024 else 4,
+        )  # fmt: skip
+    return gated
+
+
+@triton.jit
+def _sink_kernel(
+    out, log_sums, sinks, stride_head, stride_token,
+    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, BLOCK)
+    mask = channel < HEADS * D
+    head = channel // D
+    log_sum = tl.load(log_sums + head * stride_head + row * stride_token, mask=mask, other=0.0)
+    kept = sigmoid(log_sum - tl.load(sinks + head, mask=mask, other=0.0))
+    place = out + row * (HEADS * D) + channel
+    values = tl.load(place, mask=mask, other=0.0).to(tl.float32) * kept
+    tl.store(place, values.to(out.dtype.element_ty), mask=mask)
+
+
+def fold_sink_(out: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
+    """Attention output [N, H, d] as if each head's softmax had one more logit, in place.
+
+    `log_sums` [H, N] fp32 (any strides) are the logarithms of the softmax's sums, `sinks` [H] fp32 the logits; the
+    output keeps exp(l) / (exp(l) + exp(z)) of itself.
+    """
+    num_tokens, num_heads, dim = out.shape
+    if num_tokens:
+        _sink_kernel[(num_tokens,)](
+            out, log_sums, sinks, log_sums.stride(0), log_sums.stride(1),
+            HEADS=num_heads, D=dim, BLOCK=triton.next_power_of_2(num_heads * dim),
+            num_warps=8 if num_heads * dim > 1024 else 4,
+        )  # fmt: skip
+    return out

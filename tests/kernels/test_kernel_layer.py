@@ -1,0 +1,100 @@
+"""Hyper-connections and element-wise kernels against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_kernel_experts import TOLERANCE, error, random
+
+from magi2.kernels import mhc, reference, rows
+from magi2.kernels.settings import Features, features
+
+GROUPS = {"three": (20, 0, 17), "late": (3, 30, 4)}
+
+
+def half_layer(device: torch.device, size: int, sets: int) -> tuple:
+    norm = random(device, sets * 4 * size, seed=1, scale=0.1)
+    phi = random(device, 4 * size, 24, seed=2)
+    alphas = tuple(random(device, 1, seed=3 + i).abs() + 0.5 for i in range(3))
+    biases = random(device, 4, seed=6), random(device, 4, seed=7), random(device, 4, 4, seed=8)
+    return norm, phi, alphas, biases
+
+
+@pytest.mark.parametrize("descriptors", [False, True])
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_coefficients_come_from_one_pass(
+    dtype: torch.dtype, sets: int, descriptors: bool, device: torch.device
+) -> None:
+    if descriptors and device.type != "cpu" and not features(device).descriptors:
+        pytest.skip("no descriptors here")
+    streams = random(device, 37, 4, 128, scale=2).to(dtype)
+    norm, phi, alphas, biases = half_layer(device, 128, sets)
+    weights = mhc.phi_weights(norm, phi, alphas, biases, dtype)
+    available = Features(2**17, descriptors, 2)
+    for groups in GROUPS.values():
+        out = mhc.coefficients(streams, weights, groups, available)
+        expected = reference.coefficients(streams, norm, phi, alphas, biases, groups, torch.float64)
+        assert error(out, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("size", [64, 80])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_update_mixes_and_adds(dtype: torch.dtype, size: int, device: torch.device) -> None:
+    streams, branch = random(device, 37, 4, size).to(dtype), random(device, 37, size, seed=9).to(dtype)
+    current = random(device, 37, 24, seed=10).to(dtype)
+    expected = reference.update(streams, current, branch, torch.float64)
+    for settings in (mhc.UPDATE_SETTINGS, mhc.MhcSettings(16, 32, 1, 4)):
+        assert error(mhc.update(streams, current, branch, settings), expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_half_input_is_mixed_then_normalised(dtype: torch.dtype, sets: int, groups: str, device: torch.device) -> None:
+    streams = random(device, 37, 4, 48, scale=3).to(dtype)
+    current = random(device, 37, 24, seed=1).to(dtype)
+    weight = random(device, sets * 48, seed=2)
+    mixed = mhc.half_input(streams, current, None, GROUPS[groups])
+    assert error(mixed, reference.half_input(streams, current, torch.float64)) < TOLERANCE[dtype]
+    normed = mhc.half_input(streams, current, weight, GROUPS[groups])
+    expected = reference.grouped_rms_norm(mixed.double(), weight, GROUPS[groups])
+    assert error(normed, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_swiglu_reads_and_writes_slices(dtype: torch.dtype, device: torch.device) -> None:
+    x = random(device, 9, 200, scale=5).to(dtype)
+    out = torch.full((9, 100), torch.nan, dtype=dtype, device=device)
+    rows.swiglu7_rows(x[:, 40:], out[:, 10:90])
+    pairs = x[:, 40:].double().unflatten(1, (80, 2))
+    assert error(out[:, 10:90], reference.swiglu7(pairs[..., 0], pairs[..., 1])) < TOLERANCE[dtype]
+    assert bool(out[:, :10].isnan().all() & out[:, 90:].isnan().all())
+
+
+@pytest.mark.parametrize("heads", [(8, 8), (4, 2), (3, 3)])
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_heads_are_normalised_rotated_and_packed(
+    dtype: torch.dtype, sets: int, heads: tuple[int, int], device: torch.device
+) -> None:
+    tokens, dim, half = 37, 16, 6
+    qkv = random(device, tokens, (heads[0] + 2 * heads[1]) * dim, scale=2).to(dtype)
+    weights = [random(device, sets * dim, seed=i, scale=0.2) for i in (1, 2)]
+    rope = random(device, tokens, 2 * half, seed=3)
+    order = torch.randperm(tokens, generator=torch.Generator().manual_seed(4)).to(device)
+    got = rows.packed_heads(qkv, *weights, rope, order, GROUPS["late"], heads)
+    expected = reference.packed_heads(qkv, *weights, rope, order, GROUPS["late"], heads, torch.float64)
+    for actual, wanted in zip(got, expected, strict=True):
+        assert error(actual, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_gate_and_sink_scale_whole_heads(dtype: torch.dtype, device: torch.device) -> None:
+    out, logits = random(device, 11, 3, 16).to(dtype), random(device, 11, 3, seed=1).to(dtype)
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(2)).to(device)
+    gated = rows.gate_heads(out, logits, order)
+    assert error(gated, reference.gate_heads(out, logits, order, torch.float64)) < TOLERANCE[dtype]
+    log_sums, sinks = random(device, 11, 3, seed=3, scale=4).t(), random(device, 3, seed=4, scale=4)
+    expected = reference.fold_sink(out, log_sums, sinks, torch.float64)
+    assert error(rows.fold_sink_(out.clone(), log_sums, sinks), expected) < TOLERANCE[dtype]
