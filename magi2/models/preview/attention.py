@@ -56,6 +56,20 @@ def split_qkv(
     return q.to(qkv.dtype), k.to(qkv.dtype), v
 
 
+def packed_heads(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    to_packed: Tensor,
+    group_sizes: tuple[int, ...],
+    num_heads: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The heads of `split_qkv` in packed order; `to_packed` [N] says which grouped row each packed one is."""
+    q, k, v = split_qkv(qkv, q_weight, k_weight, rope, group_sizes, num_heads)
+    return q[to_packed], k[to_packed], v[to_packed]
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: Sequences, softcap: float) -> Tensor:
     """Non-causal attention within each sequence, with sinks: [N, H, d] in the dtype of `q`. All in packed order.
 

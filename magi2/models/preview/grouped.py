@@ -20,8 +20,13 @@ def grouped_linear(x: Tensor, weight: Tensor, group_sizes: Sequence[int], sets: 
     """`x` [N, in] times the blocks of `weight` [sets * out, in]: [N, out]."""
     if sets == 1:
         return F.linear(x, weight)
-    parts = zip(torch.split(x, list(group_sizes)), weight.chunk(sets), strict=True)
-    return torch.cat([F.linear(part, block) for part, block in parts])
+    parts = torch.split(x, list(group_sizes))
+    if torch.is_grad_enabled():
+        return torch.cat([F.linear(part, block) for part, block in zip(parts, weight.chunk(sets), strict=True)])
+    out = x.new_empty(x.shape[0], weight.shape[0] // sets)
+    for part, block, rows in zip(parts, weight.chunk(sets), torch.split(out, list(group_sizes)), strict=True):
+        torch.mm(part, block.t(), out=rows)  # products of that size are not worth a copy
+    return out
 
 
 def grouped_rms_norm(

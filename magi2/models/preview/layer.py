@@ -43,12 +43,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: ClipLayout) -> Tensor:
         """[N, c] for `x` [N, c]."""
-        y = self.pre_norm(x, layout.group_sizes)
+        return self.from_normed(self.pre_norm(x, layout.group_sizes), layout)
+
+    def from_normed(self, y: Tensor, layout: ClipLayout) -> Tensor:
+        """[N, c] for normed tokens [N, c]."""
         qkv = self.linear_qkv(y, layout.group_sizes)
         gate_logits = self.linear_g(y, layout.group_sizes)
         norms = self.q_norm.weight, self.k_norm.weight
-        heads = self.ops.split_qkv(qkv, *norms, layout.rope, layout.group_sizes, self.num_heads)
-        q, k, v = (tensor[layout.to_packed] for tensor in heads)
+        q, k, v = self.ops.packed_heads(qkv, *norms, layout.rope, layout.to_packed, layout.group_sizes, self.num_heads)
         out = self.ops.attend(q, k, v, self.sinks, layout.sequences, self.softcap)
         gated = self.ops.gate_heads(out, gate_logits, layout.to_grouped)
         projected: Tensor = self.linear_proj(gated, layout.group_sizes)
@@ -78,14 +80,20 @@ class Layer(nn.Module):
 
     def forward(self, streams: Tensor, layout: ClipLayout) -> Tensor:
         """[N, n, c] for `streams` [N, n, c]."""
-        hyper = self._coefficients(streams, layout, "attn")
-        out = self.attention(self.ops.mhc_pre(streams, hyper.pre), layout)
+        sizes = layout.group_sizes
+        hyper = self._coefficients(streams, sizes, "attn")
+        y = self.ops.mhc_input(streams, hyper.pre, self.attention.pre_norm.weight, sizes)
+        out = self.attention.from_normed(y, layout)
         streams = self.ops.mhc_post(streams, hyper.res, hyper.post, out)
-        hyper = self._coefficients(streams, layout, "mlp")
-        out = self.mlp(self.ops.mhc_pre(streams, hyper.pre), layout.group_sizes)
+        hyper = self._coefficients(streams, sizes, "mlp")
+        y = self.ops.mhc_input(streams, hyper.pre, self.mlp.pre_norm.weight, sizes)
+        out = self.mlp.from_normed(y, sizes)
         return self.ops.mhc_post(streams, hyper.res, hyper.post, out)
 
-    def _coefficients(self, streams: Tensor, layout: ClipLayout, half: Half) -> MhcCoefficients:
+    def mhc_weights(self, half: Half) -> MhcWeights:
+        """The parameters of one half's hyper-connections."""
         names = [f"{kind}_{part}_{half}" for kind in ("alpha", "bias") for part in ("pre", "post", "res")]
-        weights = MhcWeights(*(self.get_parameter(f"mhc_{name}") for name in [*names, f"phi_fused_{half}"]))
-        return self.ops.mhc_coefficients(streams, self.mhc_norm.weight, weights, layout.group_sizes)
+        return MhcWeights(*(self.get_parameter(f"mhc_{name}") for name in [*names, f"phi_fused_{half}"]))
+
+    def _coefficients(self, streams: Tensor, group_sizes: tuple[int, ...], half: Half) -> MhcCoefficients:
+        return self.ops.mhc_coefficients(streams, self.mhc_norm.weight, self.mhc_weights(half), group_sizes)

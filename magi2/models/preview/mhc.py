@@ -72,6 +72,11 @@ def mhc_pre(streams: Tensor, pre: Tensor) -> Tensor:
     return _mix(pre, streams).to(streams.dtype)
 
 
+def mhc_input(streams: Tensor, pre: Tensor, norm_weight: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+    """The half layer's normed input [N, c]: `mhc_pre`, then RMSNorm with the group's `norm_weight` [m * c]."""
+    return grouped_rms_norm(mhc_pre(streams, pre), norm_weight, group_sizes)
+
+
 def mhc_post(streams: Tensor, res: Tensor, post: Tensor, branch: Tensor) -> Tensor:
     """Mixed streams plus the half layer's output `branch` [N, c]: [N, n, c], fp32 with one rounding."""
     output = branch.float()

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from magi2.models.layers import swiglu7
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.grouped import GroupedLinear, GroupedRMSNorm
 from magi2.models.preview.layout import NUM_MODALITIES
@@ -27,14 +26,18 @@ class DenseMlp(nn.Module):
     def __init__(self, config: PreviewConfig, *, sets: int, dtype: torch.dtype) -> None:
         super().__init__()
         size, width = config.hidden_size, config.intermediate_size
+        self.ops = PreviewOps()
         self.pre_norm = GroupedRMSNorm(size, sets=sets)
         self.up_gate_proj = GroupedLinear(size, 2 * width, sets=sets, dtype=dtype)
         self.down_proj = GroupedLinear(width, size, sets=sets, dtype=dtype)
 
     def forward(self, x: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
         """[N, c] for `x` [N, c]."""
-        y = self.pre_norm(x, group_sizes)
-        out: Tensor = self.down_proj(swiglu7(self.up_gate_proj(y, group_sizes)), group_sizes)
+        return self.from_normed(self.pre_norm(x, group_sizes), group_sizes)
+
+    def from_normed(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """[N, c] for normed tokens [N, c]."""
+        out: Tensor = self.down_proj(self.ops.swiglu7(self.up_gate_proj(y, group_sizes)), group_sizes)
         return out
 
 
@@ -82,6 +85,7 @@ class SparseMlp(nn.Module):
         super().__init__()
         moe, size, split = config.moe_config, config.hidden_size, config.split_merge_size
         shared, specific = moe.shared_expert_intermediate_size, moe.modality_specific_expert_intermediate_size
+        self.ops = PreviewOps()
         self.num_heads = moe.num_heads
         # The norm and one expert have a weight set per modality here, in whatever layer.
         self.pre_norm = GroupedRMSNorm(size, sets=NUM_MODALITIES)
@@ -95,8 +99,11 @@ class SparseMlp(nn.Module):
 
     def forward(self, x: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
         """[N, c] for `x` [N, c]."""
-        y = self.pre_norm(x, group_sizes)
-        return self.routed(y, group_sizes) + self.unrouted(y, group_sizes)
+        return self.from_normed(self.pre_norm(x, group_sizes), group_sizes)
+
+    def from_normed(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """[N, c] for normed tokens [N, c]."""
+        return self.ops.sparse_mlp(self, y, group_sizes)
 
     def routed(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
         """Output [N, c] of the routed experts for normed tokens [N, c]."""
@@ -106,7 +113,7 @@ class SparseMlp(nn.Module):
 
     def unrouted(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
         """Output [N, c] of the shared and the modality-specific expert for normed tokens [N, c]."""
-        shared: Tensor = self.shared_expert_fc2(swiglu7(self.shared_expert_fc1(y, group_sizes)), group_sizes)
-        hidden = swiglu7(self.modality_specific_shared_expert_fc1(y, group_sizes))
+        shared: Tensor = self.shared_expert_fc2(self.ops.swiglu7(self.shared_expert_fc1(y, group_sizes)), group_sizes)
+        hidden = self.ops.swiglu7(self.modality_specific_shared_expert_fc1(y, group_sizes))
         specific: Tensor = self.modality_specific_shared_expert_fc2(hidden, group_sizes)
         return shared + specific

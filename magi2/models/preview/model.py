@@ -28,7 +28,7 @@ from magi2.models.preview.layout import (
     static_features,
     unpack,
 )
-from magi2.models.preview.mlp import MultiHeadMoe
+from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
 from magi2.models.preview.ops import PreviewOps
 from magi2.models.preview.time_channels import normalised_time, time_channels, time_frequencies
 
@@ -69,7 +69,7 @@ class PreviewModel(nn.Module):
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`."""
         for module in self.modules():
-            if isinstance(module, Layer | Attention | MultiHeadMoe):
+            if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe):
                 module.ops = ops
 
     def prepare(

@@ -1,0 +1,258 @@
+"""The layers' heavy steps by Triton kernels, and the weight layouts they want."""
+
+# Shapes: N tokens in grouped order, n streams, c hidden size, M MoE heads, E experts per head, D head dim, F width
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from magi2.kernels import experts, mhc, routing, rows, sorting
+from magi2.kernels.attention import best_attention
+from magi2.kernels.settings import expert_settings, features, supports
+from magi2.models.preview import attention, moe
+from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
+from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes
+
+logger = logging.getLogger(__name__)
+
+
+def use_fast_ops(model: PreviewModel) -> None:
+    """Let `model` compute with kernels: lays out its weights in place, then replaces the table of every layer.
+
+    Parameters keep names, shapes and values, but become views of fused storage; one layer's experts are held twice
+    for the moment of their change. For inference only. Waits for the device.
+    """
+    for module in model.modules():
+        if isinstance(module, MultiHeadMoe):
+            interleave_experts_(module)
+        elif isinstance(module, SparseMlp):
+            fuse_linears_(module)
+    best_attention(model.config.head_dim, model.compute_dtype, model.device)
+    model.use_ops(fast_ops())
+
+
+def fast_ops() -> PreviewOps:
+    """The table of kernels, with its own cache of prepared weights and its own workspace.
+
+    Sizes that a kernel does not take (other than four streams, head dims that are no power of two) and soft-capped
+    attention go the plain way. The experts' weights must have been through `interleave_experts_`.
+    """
+    return _FastOps().table()
+
+
+def interleave_experts_(module: MultiHeadMoe) -> None:
+    """Store the gate and up weights of the experts column by column in turn; the parameters become views of that."""
+    if experts.as_interleaved(module.W_gate, module.W_up) is not None:
+        return
+    rows_, dim, width = module.W_gate.shape
+    with torch.no_grad():
+        w13 = module.W_gate.new_empty(rows_, dim, 2 * width)
+        gate, up = experts.interleaved_views(w13)
+        gate.copy_(module.W_gate)
+        module.W_gate = nn.Parameter(gate, requires_grad=False)
+        up.copy_(module.W_up)
+        module.W_up = nn.Parameter(up, requires_grad=False)
+
+
+def fuse_linears_(module: SparseMlp) -> None:
+    """Put weights that share their input, or whose outputs are added, next to each other.
+
+    Split, shared and specific first layers follow one another in one matrix, so that the split, the shared expert
+    and the first modality's expert are one product. Shared and specific second layers stand side by side, the shared
+    one again for each modality, so that a modality's two experts are one product.
+    """
+    if _stacked_first(module) is not None:
+        return
+    with torch.no_grad():
+        parts = _first_layers(module)
+        views = torch.split(torch.cat(parts), [part.shape[0] for part in parts])
+        for linear, view in zip(_FIRST_LAYERS, views, strict=True):
+            getattr(module, linear).weight = nn.Parameter(view, requires_grad=False)
+        shared, specific = _second_layers(module)
+        size, width = shared.shape
+        joined = shared.new_empty(specific.shape[0], width + specific.shape[1])
+        for start in range(0, specific.shape[0], size):
+            joined[start : start + size, :width] = shared
+        joined[:, width:] = specific
+        module.shared_expert_fc2.weight = nn.Parameter(joined[:size, :width], requires_grad=False)
+        module.modality_specific_shared_expert_fc2.weight = nn.Parameter(joined[:, width:], requires_grad=False)
+
+
+_FIRST_LAYERS = ("split_linear", "shared_expert_fc1", "modality_specific_shared_expert_fc1")
+
+
+def _first_layers(module: SparseMlp) -> tuple[Tensor, ...]:
+    return tuple(getattr(module, name).weight for name in _FIRST_LAYERS)
+
+
+def _second_layers(module: SparseMlp) -> tuple[Tensor, Tensor]:
+    return module.shared_expert_fc2.weight, module.modality_specific_shared_expert_fc2.weight
+
+
+def _stacked_first(module: SparseMlp) -> Tensor | None:
+    """The one matrix of which the first layers are consecutive rows; None when they are not."""
+    parts = _first_layers(module)
+    size = parts[0].shape[1]
+    place = parts[0].data_ptr()
+    for part in parts:
+        if part.data_ptr() != place or part.untyped_storage().data_ptr() != parts[0].untyped_storage().data_ptr():
+            return None
+        place += part.numel() * part.element_size()
+    return parts[0].as_strided((sum(part.shape[0] for part in parts), size), (size, 1))
+
+
+def _joined_second(module: SparseMlp) -> Tensor:
+    """The second layers that `fuse_linears_` has put side by side, one block of rows per modality."""
+    shared, specific = _second_layers(module)
+    width = shared.shape[1] + specific.shape[1]
+    return shared.as_strided((specific.shape[0], width), (width, 1))
+
+
+class _FastOps:
+    """The kernels behind the table, what is derived from weights, and the buffer that the steps share."""
+
+    def __init__(self) -> None:
+        self._derived: Any = WeakTensorKeyDictionary()
+        self._rows: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def table(self) -> PreviewOps:
+        return PreviewOps(
+            mhc_coefficients=self.mhc_coefficients,
+            mhc_input=self.mhc_input,
+            mhc_post=self.mhc_post,
+            packed_heads=rows.packed_heads,
+            attend=self.attend,
+            gate_heads=rows.gate_heads,
+            swiglu7=self.swiglu7,
+            route=self.route,
+            run_experts=self.run_experts,
+            sparse_mlp=self.sparse_mlp,
+        )
+
+    def derived(self, weight: Tensor, make: Callable[[], Any]) -> Any:
+        """What was made from `weight`, made again when the weight has changed or moved."""
+        mark = (weight.data_ptr(), weight._version)
+        held = self._derived.get(weight)
+        if held is None or held[0] != mark:
+            held = (mark, make())
+            self._derived[weight] = held
+        return held[1]
+
+    def mhc_coefficients(
+        self, streams: Tensor, norm_weight: Tensor, weights: MhcWeights, group_sizes: Sizes
+    ) -> MhcCoefficients:
+        prepared = self._phi(norm_weight, weights, streams.dtype)
+        return _split(mhc.coefficients(streams.contiguous(), prepared, group_sizes, features(streams.device)))
+
+    def mhc_input(self, streams: Tensor, pre: Tensor, norm_weight: Tensor, group_sizes: Sizes) -> Tensor:
+        return mhc.half_input(streams.contiguous(), pre, norm_weight, group_sizes)
+
+    def mhc_post(self, streams: Tensor, res: Tensor, post: Tensor, branch: Tensor) -> Tensor:
+        return mhc.update(streams.contiguous(), _joined(res, post), branch.contiguous())
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: attention.Sequences, softcap: float
+    ) -> Tensor:
+        function = best_attention(q.shape[2], q.dtype, q.device) if softcap <= 0 else None
+        if function is None:
+            return attention.attend(q, k, v, sinks, sequences, softcap)
+        sink = torch.logsumexp(sinks.float(), dim=0)
+        return function(q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+
+    def swiglu7(self, x: Tensor) -> Tensor:
+        return rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2))
+
+    def route(self, x: Tensor, gate: Tensor, bias: Tensor, top_k: int, normalise: bool, scale: float) -> moe.Routes:
+        planes = self.derived(gate, lambda: routing.planes(gate, x.dtype))
+        return moe.Routes(*routing.route(x, planes, bias, top_k, normalise, scale))
+
+    def run_experts(self, x: Tensor, routes: moe.Routes, w_gate: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
+        num_heads, dim = x.shape[1:]
+        w13 = experts.as_interleaved(w_gate, w_up)
+        if w13 is None or not supports(dim, w_down.shape[1]):
+            return moe.run_experts(x, moe.Routes(routes.expert_ids.long(), routes.weights), w_gate, w_up, w_down)
+        available = features(x.device)
+        settings = expert_settings(available, dim, w_down.shape[1], x.element_size())
+        ids = routes.expert_ids.int().contiguous()
+        plan = sorting.sort_routes(ids, w_down.shape[0] // num_heads, settings.block_rows)
+        buffer = self._workspace(ids.numel(), dim, x)
+        experts.expert_rows(x, routes.weights.contiguous(), plan, w13, w_down, available, settings, buffer)
+        return experts.combine(buffer, plan.position, x.new_empty(x.shape))
+
+    def sparse_mlp(self, mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
+        stacked = _stacked_first(mlp) if isinstance(mlp, SparseMlp) else None
+        if stacked is None or not isinstance(mlp, SparseMlp):
+            return mlp.routed(y, group_sizes) + mlp.unrouted(y, group_sizes)
+        split = mlp.split_linear.weight.shape[0]
+        common = split + mlp.shared_expert_fc1.weight.shape[0]
+        mixed = _first_products(y, stacked, common, group_sizes)
+        hidden = self.swiglu7(mixed[:, split:])
+        heads = mixed[:, :split].view(y.shape[0], mlp.num_heads, -1)
+        out = F.linear(mlp.moe_mlp(heads).flatten(1), mlp.merge_linear.weight)
+        blocks = _joined_second(mlp).chunk(len(group_sizes))
+        for first, size, block in zip(_starts(group_sizes), group_sizes, blocks, strict=True):
+            if size:
+                out[first : first + size].addmm_(hidden[first : first + size], block.t())
+        return out
+
+    def _phi(self, norm_weight: Tensor, weights: MhcWeights, dtype: torch.dtype) -> mhc.PhiWeights:
+        alphas = (weights.alpha_pre, weights.alpha_post, weights.alpha_res)
+        biases = (weights.bias_pre, weights.bias_post, weights.bias_res)
+        prepared: mhc.PhiWeights = self.derived(
+            weights.phi, lambda: mhc.phi_weights(norm_weight, weights.phi, alphas, biases, dtype)
+        )
+        return prepared
+
+    def _workspace(self, count: int, dim: int, like: Tensor) -> Tensor:
+        key = (like.device, like.dtype)
+        held = self._rows.get(key)
+        if held is None or held.numel() < count * dim:
+            self._rows[key] = held = like.new_empty(count * dim)
+        return held[: count * dim].view(count, dim)
+
+
+def _starts(group_sizes: Sizes) -> list[int]:
+    return list(accumulate(group_sizes, initial=0))[:-1]
+
+
+def _first_products(y: Tensor, stacked: Tensor, common: int, group_sizes: Sizes) -> Tensor:
+    """[N, common + own] products of normed tokens with the first `common` rows and those of their own modality.
+
+    One product for the first modality, whose rows follow the common ones, and two for each other one.
+    """
+    own = (stacked.shape[0] - common) // len(group_sizes)
+    mixed = y.new_empty(y.shape[0], common + own)
+    for index, (first, size) in enumerate(zip(_starts(group_sizes), group_sizes, strict=True)):
+        rows_in, rows_out = y[first : first + size], mixed[first : first + size]
+        if size and index == 0:
+            torch.mm(rows_in, stacked[: common + own].t(), out=rows_out)
+        elif size:
+            block = stacked[common + index * own : common + (index + 1) * own]
+            torch.mm(rows_in, stacked[:common].t(), out=rows_out[:, :common])
+            torch.mm(rows_in, block.t(), out=rows_out[:, common:])
+    return mixed
+
+
+def _split(table: Tensor) -> MhcCoefficients:
+    n = mhc.NUM_STREAMS
+    pre, post, res = table[:, :n], table[:, n : 2 * n], table[:, 2 * n :]
+    return MhcCoefficients(pre, post, res.view(-1, n, n))
+
+
+def _joined(res: Tensor, post: Tensor) -> Tensor:
+    """A table [N, 24] that holds post and res in their places: the one that `_split` took apart, or a new one."""
+    n, width = mhc.NUM_STREAMS, mhc.COEFFICIENTS
+    same_rows = post.stride() == (width, 1) and res.stride() == (width, n, 1)
+    if same_rows and res.data_ptr() == post.data_ptr() + n * post.element_size() and post.storage_offset() >= n:
+        return post.as_strided((post.shape[0], width), (width, 1), post.storage_offset() - n)
+    return torch.cat([post, post, res.flatten(1)], dim=1)
