@@ -1,0 +1,294 @@
+"""What the parts of a preview layer cost on this device, and how far that is from what its hardware allows.
+
+Real sizes, random weights and inputs. The floor of a part is the larger of its operations over the device's rate on
+a large bf16 product and its bytes over the device's copy rate, both measured in the same run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.preview_checks import Check, check_experts, check_tokens
+from benchmarks.preview_shapes import (
+    CLIPS,
+    CONFIG,
+    DENSE,
+    SPARSE,
+    Clip,
+    clip_layout,
+    make_layer,
+    make_streams,
+    rank_layout,
+)
+from magi2.kernels import experts, routing, sorting
+from magi2.kernels.attention import attend_cudnn, best_attention
+from magi2.kernels.settings import expert_settings, features
+from magi2.models.preview.attention import Sequences
+from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
+from magi2.models.preview.layer import Layer
+from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.mlp import SparseMlp
+from magi2.models.preview.moe import Routes
+from magi2.models.preview.ops import PreviewOps
+
+MOE = CONFIG.moe_config
+WIDTH, HEADS, HEAD_DIM = CONFIG.hidden_size, CONFIG.num_heads, CONFIG.head_dim
+MOE_DIM = WIDTH // MOE.num_heads
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Bytes per second of a copy (read and written), operations per second of a bf16 product."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+    def floor_ms(self, flops: float, size: float) -> float:
+        """Milliseconds that neither ceiling allows to undercut."""
+        return 1e3 * max(flops / self.flops_per_s, size / self.bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured part: milliseconds, those of its floor, and their ratio."""
+
+    part: str
+    tokens: int
+    ms: float
+    floor_ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Fields and the ratio, rounded for reading."""
+        values = {
+            "ms": round(self.ms, 3),
+            "floor_ms": round(self.floor_ms, 3),
+            "ratio": round(self.ms / self.floor_ms, 2),
+        }
+        return asdict(self) | values
+
+
+def timed(function: Callable[[], object], repeats: int = 7) -> float:
+    """Median milliseconds of a call, by device events, after two calls that do not count."""
+    function()
+    function()
+    spans = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        function()
+        end.record()
+        spans.append((start, end))
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in spans)
+
+
+def replayed(function: Callable[[], object]) -> Callable[[], None]:
+    """The call as a captured graph, which takes the host out of the measurement."""
+    function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """Both ceilings, on random data far larger than the cache."""
+    source = torch.randn(2**30, device=device).bfloat16()
+    target = torch.empty_like(source)
+    copy = timed(lambda: target.copy_(source))
+    a, b = (torch.randn(8192, 8192, device=device).bfloat16() for _ in range(2))
+    product = timed(lambda: a @ b)
+    return Ceilings(2 * source.nbytes / copy * 1e3, 2 * 8192**3 / product * 1e3)
+
+
+def linear_flops(tokens: int, index: int) -> float:
+    """Operations of a layer's dense products."""
+    shared, specific = MOE.shared_expert_intermediate_size, MOE.modality_specific_expert_intermediate_size
+    mlp = 3 * CONFIG.intermediate_size if index == DENSE else 2 * WIDTH + 3 * (shared + specific)
+    return 2.0 * tokens * WIDTH * (3 * WIDTH + HEADS + WIDTH + mlp)
+
+
+def attention_flops(clip: Clip, heads: int) -> float:
+    """Operations of both branches' attention."""
+    return 2 * 4.0 * clip.branch**2 * heads * HEAD_DIM
+
+
+def expert_cost(tokens: int, heads: int) -> tuple[float, float]:
+    """Operations and bytes of the routed experts: weights and tokens once, a row per route written and read."""
+    routes, width = tokens * heads * MOE.top_k, MOE.expert_intermediate_size
+    weights = 2.0 * heads * MOE.num_experts * 3 * MOE_DIM * width
+    return 6.0 * routes * MOE_DIM * width, weights + 2.0 * MOE_DIM * (2 * tokens * heads + 2 * routes)
+
+
+def mhc_bytes(tokens: int) -> float:
+    """Bytes of both halves when streams and branch are read once and streams and input written once."""
+    return 2 * 2.0 * tokens * (2 * 4 * WIDTH + 2 * WIDTH)
+
+
+def layer_floor(limits: Ceilings, clip: Clip, tokens: int, index: int, shape: tuple[int, int], heads: int) -> float:
+    """Sum of the floors of products, attention, hyper-connections and experts (of `shape` tokens x heads)."""
+    floor = limits.floor_ms(linear_flops(tokens, index), 0) + limits.floor_ms(attention_flops(clip, heads), 0)
+    floor += limits.floor_ms(0, mhc_bytes(tokens))
+    return floor + (limits.floor_ms(*expert_cost(*shape)) if index != DENSE else 0)
+
+
+def prepare(layer: Layer, ops: PreviewOps) -> Layer:
+    """The layer with its weights laid out for the kernels and their table in place."""
+    for module in layer.modules():
+        if isinstance(module, SparseMlp):
+            fuse_linears_(module)
+            interleave_experts_(module.moe_mlp)
+        if hasattr(module, "ops"):
+            module.ops = ops
+    return layer
+
+
+def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Iterator[Result]:
+    """Routed experts with their combine, and the router with its sort."""
+    moe, device = layer.mlp.moe_mlp, layer.mlp.moe_mlp.gate.device
+    count = heads * MOE.num_experts
+    x = torch.randn(tokens, heads, MOE_DIM, device=device).bfloat16()
+    planes, bias = routing.planes(moe.gate[:count], x.dtype), moe.router.expert_bias_ema[:count]
+    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)[:count]
+    available = features(device)
+    settings = expert_settings(available, MOE_DIM, MOE.expert_intermediate_size, 2)
+
+    def choose() -> tuple[Tensor, sorting.Plan]:
+        ids, weights = routing.route(x, planes, bias, MOE.top_k, MOE.route_norm, MOE.route_scale)
+        return weights, sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+
+    weights, plan = choose()
+    buffer, out = x.new_empty(plan.order.numel(), MOE_DIM), torch.empty_like(x)
+
+    def run() -> None:
+        experts.expert_rows(x, weights, plan, w13, moe.W_down[:count], available, settings, buffer)
+        experts.combine(buffer, plan.position, out)
+
+    suffix = "" if heads == MOE.num_heads else f"_{heads}_heads"
+    yield Result(f"experts{suffix}", tokens, timed(run), limits.floor_ms(*expert_cost(tokens, heads)))
+    router_flops = 3 * 2.0 * tokens * heads * MOE.num_experts * MOE_DIM
+    # As a graph: five short kernels, whose launches a longer queue hides.
+    yield Result(f"router_sort{suffix}", tokens, timed(replayed(choose)), limits.floor_ms(router_flops, 2.0 * x.nbytes))
+
+
+def token_parts(layer: Layer, layout: ClipLayout, clip: Clip, limits: Ceilings) -> Iterator[Result]:
+    """Hyper-connections of a layer, its other element-wise passes, its attention."""
+    device, tokens = layout.rope.device, layout.rope.shape[0]
+    ops, sizes = layer.ops, layout.group_sizes
+    streams, branch = make_streams(tokens, device), torch.randn(tokens, WIDTH, device=device).bfloat16()
+    weights, norm, pre_norm = layer.mhc_weights("mlp"), layer.mhc_norm.weight, layer.mlp.pre_norm.weight
+
+    def half() -> None:
+        hyper = ops.mhc_coefficients(streams, norm, weights, sizes)
+        ops.mhc_input(streams, hyper.pre, pre_norm, sizes)
+        ops.mhc_post(streams, hyper.res, hyper.post, branch)
+
+    once = timed(half)
+    yield Result("mhc", tokens, 2 * once, limits.floor_ms(0, mhc_bytes(tokens)))
+    qkv = torch.randn(tokens, 3 * WIDTH, device=device).bfloat16()
+    gates = torch.randn(tokens, HEADS, device=device).bfloat16()
+    norms = layer.attention.q_norm.weight, layer.attention.k_norm.weight
+    q, k, v = ops.packed_heads(qkv, *norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
+    mixed = torch.randn(tokens, 4 * MOE.shared_expert_intermediate_size, device=device).bfloat16()
+    arguments = (*norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
+    spans = [
+        timed(lambda: ops.packed_heads(qkv, *arguments)),
+        timed(lambda: ops.gate_heads(q, gates, layout.to_grouped)),
+        timed(lambda: ops.swiglu7(mixed)),
+    ]
+    size = 2.0 * qkv.nbytes + 2.0 * q.nbytes + 1.5 * mixed.nbytes
+    yield Result("elementwise", tokens, sum(spans), limits.floor_ms(0, size))
+    sinks = layer.attention.sinks
+    floor = limits.floor_ms(attention_flops(clip, HEADS), 0)
+    yield Result("attention", tokens, timed(lambda: ops.attend(q, k, v, sinks, layout.sequences, 0.0)), floor)
+    yield Result("attention_cudnn", tokens, timed(lambda: cudnn(q, k, v, sinks, layout.sequences, 0.0)), floor)
+
+
+def cudnn(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: Sequences, softcap: float) -> Tensor:
+    """Attention as it is without FlashAttention-3."""
+    sink = torch.logsumexp(sinks.float(), dim=0)
+    return attend_cudnn(q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+
+
+def layer_part(part: str, layer: Layer, layout: ClipLayout, floor_ms: float, *, graph: bool = False) -> Result:
+    """A whole layer; a small one as a graph, so that the host's launches do not count."""
+    tokens = layout.rope.shape[0]
+    streams = make_streams(tokens, layout.rope.device)
+
+    def run() -> object:
+        return layer(streams, layout)
+
+    return Result(part, tokens, timed(replayed(run) if graph else run), floor_ms)
+
+
+def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
+    """The table of one rank of eight: three heads of all tokens in attention, three MoE heads of half of them.
+
+    What the collectives would bring and take away is random data of the right size.
+    """
+    device, heads = layer.attention.sinks.device, HEADS // 8
+    expert_tokens, expert_heads = clip.tokens // 2, MOE.num_heads // 4
+    q, k, v = torch.randn(3, clip.tokens, heads, HEAD_DIM, device=device).bfloat16().unbind()
+    sequences = clip_layout(clip, device).sequences
+    x = torch.randn(expert_tokens, expert_heads, MOE_DIM, device=device).bfloat16()
+    count = expert_heads * MOE.num_experts
+
+    def attend(q_own: Tensor, *arguments: object) -> Tensor:
+        ops.attend(q, k, v, layer.attention.sinks[:, :heads].contiguous(), sequences, 0.0)
+        return q_own
+
+    def route(x_own: Tensor, gate: Tensor, bias: Tensor, *arguments: Any) -> Routes:
+        return ops.route(x, gate_part, bias[:count], *arguments)
+
+    def run_experts(x_own: Tensor, routes: Routes, *parts: Tensor) -> Tensor:
+        ops.run_experts(x, routes, *(part[:count] for part in parts))
+        return x_own
+
+    gate_part = layer.mlp.moe_mlp.gate[:count]
+    return replace(ops, attend=attend, route=route, run_experts=run_experts)
+
+
+def checks(device: torch.device) -> Iterator[Check]:
+    """Every kernel at real sizes against plain torch."""
+    best_attention(HEAD_DIM, torch.bfloat16, device)
+    with torch.no_grad():
+        layer = prepare(make_layer(SPARSE, device), fast_ops())
+        yield from check_experts(layer, device)
+        yield from check_tokens(layer, device)
+
+
+def run(device: torch.device, clips: tuple[str, ...] = ("272p", "540p")) -> tuple[Ceilings, list[Result]]:
+    """Every part at every size of one device."""
+    limits = measure_ceilings(device)
+    best_attention(HEAD_DIM, torch.bfloat16, device)
+    ops = fast_ops()
+    sparse, dense = (prepare(make_layer(index, device), ops) for index in (SPARSE, DENSE))
+    results: list[Result] = []
+    with torch.no_grad():
+        for clip in (CLIPS[name] for name in clips):
+            layout = clip_layout(clip, device)
+            shape = (clip.tokens, MOE.num_heads)
+            results += expert_parts(sparse, *shape, limits)
+            results += token_parts(sparse, layout, clip, limits)
+            floors = [layer_floor(limits, clip, clip.tokens, index, shape, HEADS) for index in (SPARSE, DENSE)]
+            results.append(layer_part("sparse_layer", sparse, layout, floors[0]))
+            prepare(sparse, replace(ops, attend=cudnn))
+            results.append(layer_part("sparse_layer_cudnn", sparse, layout, floors[0]))
+            prepare(sparse, ops)
+            results.append(layer_part("dense_layer", dense, layout, floors[1]))
+            own = rank_layout(clip, device)
+            rank_shape = (clip.tokens // 2, MOE.num_heads // 4)
+            results += expert_parts(sparse, *rank_shape, limits)
+            floor = layer_floor(limits, clip, own.rope.shape[0], SPARSE, rank_shape, HEADS // 8)
+            prepare(sparse, rank_ops(clip, sparse, ops))
+            results.append(layer_part("rank_sparse_layer", sparse, own, floor, graph=True))
+            prepare(sparse, ops)
+            torch.cuda.empty_cache()
+    return limits, results

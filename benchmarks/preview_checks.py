@@ -1,0 +1,146 @@
+"""Whether the kernels compute at real sizes what plain torch computes: whole tensors, three runs, equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.preview_shapes import CLIPS, CONFIG, clip_layout, make_streams
+from magi2.kernels import experts, reference, routing, sorting
+from magi2.kernels.attention import attend_cudnn, attend_flash
+from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, expert_settings, features
+from magi2.models.layers import swiglu7
+from magi2.models.preview import attention, moe
+from magi2.models.preview.layer import Layer
+from magi2.models.preview.mhc import mhc_input, mhc_post
+
+MOE = CONFIG.moe_config
+
+
+@dataclass(frozen=True)
+class Check:
+    """Relative distance from the reference, of the whole and of the worst row, and whether three runs were equal."""
+
+    name: str
+    error: float
+    worst_row: float
+    repeats: bool
+
+    def __str__(self) -> str:
+        return f"{self.name:34} {self.error:9.2e} {self.worst_row:9.2e} {'equal' if self.repeats else 'DIFFERS'}"
+
+
+def compare(name: str, function: Callable[[], Tensor], expected: Tensor) -> Check:
+    """Run three times against `expected`; rows are those of the last axis."""
+    runs = [function().clone() for _ in range(3)]
+    difference, wanted = (runs[0].float() - expected.float()), expected.float()
+    worst = (difference.norm(dim=-1) / wanted.norm(dim=-1).clamp(min=1e-6)).max()
+    error = difference.norm() / wanted.norm()
+    return Check(name, float(error), float(worst), all(torch.equal(runs[0], run) for run in runs[1:]))
+
+
+def check_experts(layer: Layer, device: torch.device) -> Iterator[Check]:
+    """Router, sort and experts on near-balanced and on skewed routes."""
+    module = layer.mlp.moe_mlp
+    parts = module.W_gate, module.W_up, module.W_down
+    w13 = experts.as_interleaved(module.W_gate, module.W_up)
+    available = features(device)
+    settings = expert_settings(available, parts[2].shape[2], parts[2].shape[1], 2)
+    usable = [one for one in EXPERT_SETTINGS if one.fits(available, parts[2].shape[2], parts[2].shape[1], 2)][:3]
+    bias = module.router.expert_bias_ema
+    skew = bias + 3 * torch.randn_like(bias)
+    for name, tokens, chosen in (("few", 1500, bias), ("all", CLIPS["272p"].tokens, bias), ("skewed", 30372, skew)):
+        x = torch.randn(tokens, MOE.num_heads, parts[2].shape[2], device=device).bfloat16()
+        planes = routing.planes(module.gate, x.dtype)
+        arguments = MOE.top_k, MOE.route_norm, MOE.route_scale
+        ids, weights = routing.route(x, planes, chosen, *arguments)
+        wanted = moe.route(x, module.gate, chosen, *arguments)
+        same = (ids.sort(-1).values == wanted.expert_ids.sort(-1).values).all(-1).float().mean()
+        again = routing.route(x, planes, chosen, *arguments)
+        equal = torch.equal(ids, again[0]) and torch.equal(weights, again[1])
+        yield Check(f"router {name}: other choices", float(1 - same), 0.0, equal)
+        plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+        plain = moe.sort_routes(ids.long(), MOE.num_experts)
+        exact = torch.equal(plan.order.long(), plain.order) and torch.equal(plan.offsets, plain.offsets)
+        exact = exact and torch.equal(plan.position.long(), plain.position)
+        yield Check(f"sort {name}", float(not exact), 0.0, True)
+
+        if name == "few":
+            expected = reference.experts(x, ids, weights, *parts, torch.float32)
+        else:
+            expected = moe.run_experts(x, moe.Routes(ids.long(), weights), *(p.contiguous() for p in parts))
+        for chosen_settings in usable:
+            run = partial(run_experts, x, ids, weights, w13, parts[2], available, chosen_settings)
+            label = "specialised" if chosen_settings.specialised else f"{chosen_settings.stages} stages"
+            yield compare(f"experts {name}, {label}", run, expected)
+        del expected
+
+
+def run_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    w13: Tensor,
+    w_down: Tensor,
+    available: Features,
+    settings: ExpertSettings,
+) -> Tensor:
+    """Experts and combine into poisoned buffers."""
+    plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+    buffer = x.new_full((ids.numel(), x.shape[2]), torch.nan)
+    experts.expert_rows(x, weights, plan, w13, w_down, available, settings, buffer)
+    return experts.combine(buffer, plan.position, torch.full_like(x, torch.nan))
+
+
+def check_tokens(layer: Layer, device: torch.device) -> Iterator[Check]:
+    """Hyper-connections and element-wise passes."""
+    layout = clip_layout(CLIPS["272p"], device)
+    tokens, ops, sizes = layout.rope.shape[0], layer.ops, layout.group_sizes
+    streams, branch = make_streams(tokens, device), torch.randn(tokens, CONFIG.hidden_size, device=device).bfloat16()
+    weights, mhc_norm = layer.mhc_weights("mlp"), layer.mhc_norm.weight
+
+    def table() -> Tensor:
+        hyper = ops.mhc_coefficients(streams, mhc_norm, weights, sizes)
+        return torch.cat([hyper.pre, hyper.post, hyper.res.flatten(1)], dim=1)
+
+    parts = tuple(weights[:3]), tuple(weights[3:6])
+    expected = reference.coefficients(streams, mhc_norm, weights.phi, *parts, sizes, torch.float64)
+    yield compare("mhc coefficients", table, expected)
+    hyper = ops.mhc_coefficients(streams, mhc_norm, weights, sizes)
+    updated = mhc_post(streams, hyper.res, hyper.post, branch)
+    yield compare("mhc post", lambda: ops.mhc_post(streams, hyper.res, hyper.post, branch), updated)
+    norm = layer.mlp.pre_norm.weight
+    yield compare(
+        "mhc input", lambda: ops.mhc_input(streams, hyper.pre, norm, sizes), mhc_input(streams, hyper.pre, norm, sizes)
+    )
+    qkv = torch.randn(tokens, 3 * CONFIG.hidden_size, device=device).bfloat16()
+    norms = layer.attention.q_norm.weight, layer.attention.k_norm.weight
+    arguments = (qkv, *norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
+    for index, expected in enumerate(attention.packed_heads(*arguments)):
+        yield compare(f"heads {'qkv'[index]}", lambda i=index: ops.packed_heads(*arguments)[i], expected)
+    q, k, v = ops.packed_heads(*arguments)
+    gates = torch.randn(tokens, CONFIG.num_heads, device=device).bfloat16()
+    expected = attention.gate_heads(q, gates, layout.to_grouped)
+    yield compare("gate", lambda: ops.gate_heads(q, gates, layout.to_grouped), expected)
+    yield compare("swiglu", lambda: ops.swiglu7(qkv), swiglu7(qkv))
+    yield from check_attention(q, k, v, layer.attention.sinks, layout.sequences)
+
+
+def check_attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: attention.Sequences) -> Iterator[Check]:
+    """Both libraries on some queries of the second sequence, against a fp32 softmax with the sink as a column."""
+    sink = torch.logsumexp(sinks.float(), dim=0) + 8  # large enough to count among so many keys
+    start, stop = sequences.bounds[1:3]
+    scores = torch.einsum("qhd,khd->hqk", q[start : start + 64].float(), k[start:stop].float()) * q.shape[-1] ** -0.5
+    column = sink.view(-1, 1, 1).expand(-1, 64, 1)
+    probabilities = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+    expected = torch.einsum("hqk,khd->qhd", probabilities, v[start:stop].float())
+    arguments = (q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+    for function in (attend_flash, attend_cudnn):
+        try:
+            yield compare(function.__name__, lambda f=function: f(*arguments)[start : start + 64], expected)
+        except (ImportError, RuntimeError) as error:
+            yield Check(f"{function.__name__}: {str(error)[:40]}", float("nan"), float("nan"), False)
