@@ -28,7 +28,7 @@ _HALVES = 3  # of a gate-and-up block, which arrives in two halves of its input 
 _DOWN_BLOCKS = gl.constexpr(2)
 _WORKER_REGISTERS = gl.constexpr(240)
 _LOADER_REGISTERS = gl.constexpr(24)
-_PROGRAMS_PER_PROCESSOR = 2  # one at a time; the second wave evens out the end
+_PROGRAMS_PER_PROCESSOR = 16  # one after the other: the device hands them out, which evens out the end
 
 
 @gluon.jit
