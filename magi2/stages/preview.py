@@ -29,12 +29,18 @@ class PreviewStage(Stage[PreviewModel]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> PreviewModel:
-        return load_preview(
+        model = load_preview(
             self.context.weights.folder("preview"),
             self.context.book.profile.architectures.preview,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
         )
+        if self.context.accelerator.triton:
+            # Here: a CPU machine need not have Triton.
+            from magi2.models.preview.fast_ops import use_fast_ops
+
+            use_fast_ops(model)
+        return model
 
     def make(self, clip: Clip, models: PreviewModel, folder: Path) -> Product:
         profile = self.context.book.profile
