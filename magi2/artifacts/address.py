@@ -29,7 +29,8 @@ def open_store(url: str, *, scratch: Path | None = None) -> ArtifactStore:
         return LocalStore(Path(url).expanduser())
     parts = urlsplit(url)
     if parts.scheme == "s3":
-        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}")
+        # Not the run folder itself: a sweep of scratch would take locks, running jobs and logs for leftovers.
+        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}" / "s3")
     if parts.scheme != "file":
         raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):

@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ from magi2.artifacts import Manifest, ManifestDraft, Recipe, open_store
 from magi2.artifacts import s3 as s3_module
 from magi2.artifacts.s3 import KEPT_DOWNLOADS, S3Store
 from magi2.errors import ConfigError, InfrastructureError
+from magi2.runtime.run_folder import run_folder
 
 RECIPE = Recipe("preview", 1, seed=7)
 
@@ -122,6 +124,20 @@ def test_local_copies_are_gone_when_the_process_ends(s3_server: Any, tmp_path: P
     path = Path(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip())
     assert path.parent.parent == tmp_path / "other"
     assert not path.parent.exists()
+
+
+def test_sweep_leaves_locks_running_jobs_and_logs_of_the_host_alone(
+    s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server.secret_key)
+    lock = run_folder(tmp_path / f"magi2-{os.getuid()}") / "accelerators.lock"
+    lock.touch()
+    store = open_store(f"s3://{s3_server.bucket}/swept?endpoint={s3_server.endpoint}")
+    with store.stage_folder("preview", RECIPE.key) as folder:
+        assert store.sweep(older_than_hours=0) == [f"scratch/{folder.name}"]
+    assert lock.exists()
 
 
 def test_wrong_credentials_are_not_retried(s3_server: Any, tmp_path: Path) -> None:
