@@ -42,7 +42,7 @@ def main() -> int:
     with LocalAirflow(
         out / "airflow", environment=settings(out), port=UI_PORT if arguments.ui and is_free(UI_PORT) else None
     ) as airflow:
-        say(f"Airflow's page: {airflow.url}")
+        say(f"Airflow's page while this runs: {airflow.url} (make ui keeps it up)")
         summary, state = render(airflow, arguments.batch.absolute(), out)
         print(json.dumps(summary), flush=True)
         if arguments.ui:

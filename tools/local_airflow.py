@@ -65,13 +65,13 @@ class LocalAirflow:
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
             "PYTHONUNBUFFERED": "1",
             **environment,
         }
         self.groups: dict[str, ProcessGroup] = {}
-        self._guards: dict[str, Guard] = {}
+        self.guards: dict[str, Guard] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -110,14 +110,14 @@ class LocalAirflow:
             self.groups[component] = group
             # The folder is the guard's to remove at the end.
             folder = Path(tempfile.mkdtemp(prefix=f"{component}-", dir=self.home))
-            self._guards[component] = Guard(group, folder, environment=self.environment, log_fd=log.fileno())
+            self.guards[component] = Guard(group, folder, environment=self.environment, log_fd=log.fileno())
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End every component with all it started, the scheduler first so that nothing new is begun."""
         for component in ("scheduler", "dag-processor", "api-server"):
             if group := self.groups.pop(component, None):
                 group.terminate(grace_s)
-                self._guards.pop(component).dismiss()
+                self.guards.pop(component).dismiss()
 
     def log_path(self, component: str) -> Path:
         """The file with a component's output."""

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
 
+from magi2.catalog import BatchState, ClipState, open_catalog
+from magi2.catalog.engine import FILE_NAME
+from magi2.catalog.verify import verify
+
 pytestmark = pytest.mark.airflow
 
 CANARY = "xylophonecanary"
@@ -123,28 +127,37 @@ def test_wrong_batch_file_fails_at_once_without_a_retry(site: Site) -> None:
     ] * 2
 
 
-def test_finished_batch_needs_no_shard_and_has_a_report(site: Site, finished: Run, tmp_path: Path) -> None:
+def test_catalog_knows_all_that_the_store_has(site: Site, finished: Run) -> None:
+    catalog = open_catalog(f"sqlite:///{site.folder}/store/{FILE_NAME}")
+    assert not list(verify(site.store, catalog, digests=True))
+    batch = catalog.batches.progress(finished.report["batch_id"])
+    assert (batch.batch.run_id, batch.batch.state) == (finished.run_id, BatchState.DONE)
+    assert (batch.clips[ClipState.DONE], batch.clips[ClipState.FAILED]) == (2, 1)
+
+
+IN_PROCESS = """
+import json, runpy, sys
+folder, conf, housekeeping = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+for name, values in (("magi2_render_batch", conf), ("magi2_maintenance", housekeeping)):
+    run = runpy.run_path(f"{folder}/{name}.py")["dag"].test(run_conf=values)
+    print("state", json.dumps({"run": run.state, **{t.task_id: t.state for t in run.get_task_instances()}}))
+"""
+
+
+def test_finished_batch_needs_no_shard_and_housekeeping_runs(site: Site, finished: Run, tmp_path: Path) -> None:
     """By `dag.test`, in a home of its own."""
     batch = site.batch("finished", KITE, BOAT)
-    file = Path(site.airflow.environment["AIRFLOW__CORE__DAGS_FOLDER"]) / "magi2_render_batch.py"
-    code = f"""
-import runpy
-dag = runpy.run_path({str(file)!r})["dag"]
-run = dag.test(run_conf={{"batch": {str(batch)!r}, "overrides": {QUICK!r}}})
-print("state", run.state, sorted({{(t.task_id, t.state) for t in run.get_task_instances()}}))
-"""
-    database = {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
-        "AIRFLOW_HOME": str(tmp_path),
-    }
-    environment = {**site.airflow.environment, **database}
-    commands: tuple[list[str], ...] = (["-m", "airflow", "db", "migrate"], ["-c", code])
-    for command in commands:
+    environment = {**site.airflow.environment, "AIRFLOW_HOME": str(tmp_path)}
+    environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{tmp_path}/airflow.db"
+    values = ({"batch": str(batch), "overrides": QUICK}, {"dry_run": True})
+    code = ["-c", IN_PROCESS, environment["AIRFLOW__CORE__DAGS_FOLDER"], *map(json.dumps, values)]
+    for command in (["-m", "airflow", "db", "migrate"], code):
         done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("state ")]
-    assert line.startswith("state success")
-    assert "('report', 'success')" in line
+    lines = [line.removeprefix("state ") for line in done.stdout.splitlines() if line.startswith("state ")]
+    rendered, cleaned = map(json.loads, lines)
+    assert (rendered["run"], rendered["report"], rendered["shard.mux"]) == ("success", "success", "skipped")
+    assert cleaned == dict.fromkeys(("run", "expire", "sweep", "reconcile"), "success")
     reports = [name for name in site.store.list_documents("batches") if name.endswith("/report.json")]
     counts = [json.loads(site.store.get_document(name) or b"{}") for name in reports]
     assert [c["clips_skipped"] for c in counts if c["name"] == "finished"] == [2]
