@@ -30,7 +30,12 @@ def measure(count: int, folder: Path, settings: Settings) -> dict[str, float]:
     store = LocalStore(Path(settings.store))
     moments = [time.perf_counter()]
     plan = plan_location(
-        str(batch), settings=settings, store=store, profile="tiny", options=BatchOptions(), origin={"run_id": str(count)}
+        str(batch),
+        settings=settings,
+        store=store,
+        profile="tiny",
+        options=BatchOptions(),
+        origin={"run_id": str(count)},
     )
     moments.append(time.perf_counter())
     save_plan(plan, store)
