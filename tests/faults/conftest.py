@@ -1,0 +1,98 @@
+"""Two Airflows for all kills, of which the second only starts for tests that want real servers.
+
+What they take for lost is lost after half a minute instead of five, and tried again at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "airflow"))
+
+from fault_site import DAG_ID, Digests, Servers, Site, Task
+from local_airflow import LocalAirflow
+from real_servers import postgresql, seaweedfs
+
+from magi2.catalog.migrate import migrate
+from magi2.config.settings import Settings
+
+IMPATIENT = {
+    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Site]:
+    """On SQLite, with a store on disk: the defaults."""
+    folder = tmp_path_factory.mktemp("faults")
+    places = {"MAGI2_CKPT_ROOT": str(tiny_checkpoint), "MAGI2_STORE": str(folder / "store")}
+    with LocalAirflow(folder / "airflow", environment={**IMPATIENT, **places}) as airflow:
+        airflow.unpause(DAG_ID)
+        yield Site(airflow)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as s3, postgresql() as postgres:
+        yield Servers(s3, postgres)
+
+
+@pytest.fixture(scope="session")
+def server_site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, servers: Servers) -> Iterator[Site]:
+    """On PostgreSQL, with a store on S3 and the catalog on PostgreSQL as well."""
+    for database in ("airflow", "magi2"):
+        servers.postgres.create(database)
+    migrate(servers.url("magi2"))
+    environment = {**IMPATIENT, **servers.environment, "MAGI2_CKPT_ROOT": str(tiny_checkpoint)}
+    folder = tmp_path_factory.mktemp("server-faults")
+    environment["MAGI2_CONFIGS"] = str(small_configs(folder / "configs"))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LocalAirflow(folder / "airflow", environment=environment, database=servers.url("airflow")) as airflow,
+    ):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, environment[name])
+        airflow.unpause(DAG_ID)
+        yield Site(airflow)
+
+
+def small_configs(folder: Path) -> Path:
+    """The published profiles, of which the tiny ones are smaller still."""
+    shutil.copytree(Settings().configs, folder)
+    tiny = folder / "profiles" / "tiny.yaml"
+    smaller = {"preview": {"width": 64, "height": 32, "steps": 2}, "refiner": {"width": 80, "height": 32, "steps": 1}}
+    tiny.write_text(yaml.safe_dump(yaml.safe_load(tiny.read_text()) | smaller))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return Task.write(tmp_path_factory.mktemp("small"), refined=False)
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, small: Task) -> Digests:
+    """What an undisturbed run of `small` makes."""
+    return small.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("calm"))
+
+
+@pytest.fixture(scope="session")
+def refined(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return Task.write(tmp_path_factory.mktemp("refined"), refined=True)
+
+
+@pytest.fixture(scope="session")
+def refined_calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, refined: Task) -> Digests:
+    """What an undisturbed run of `refined` makes."""
+    return refined.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("refined-calm"))
