@@ -10,20 +10,18 @@ from airflow.sdk import BaseOperatorLink
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
-PAGE, FILES = "/plugin/renders", "/renders"
-"""The renders page in Airflow, and the routes behind it."""
+FILES = "/renders"
+"""Where `operators.renders` serves."""
 
 
 class ClipsLink(BaseOperatorLink):
-    """The renders page, at the task's shard or batch."""
+    """The clips of the task's batch, once its report is there."""
 
     name = "Clips"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        batch_id, shard = getattr(operator, "batch_id", None), getattr(operator, "shard", None)
-        if not batch_id:
-            return ""
-        return f"{PAGE}?batch={batch_id}" + (f"&shard={shard}" if shard is not None else "")
+        batch_id = getattr(operator, "batch_id", None)
+        return f"{FILES}/batches/{batch_id}" if batch_id else ""
 
 
 class ManifestLink(BaseOperatorLink):

@@ -97,7 +97,7 @@ def test_every_retryable_class_is_retried_and_no_other() -> None:
 def test_links_lead_to_the_shard_the_document_and_this_attempt() -> None:
     operator = PreviewOperator(task_id="preview", batch_id="b1", shard=3)
     key = SimpleNamespace(dag_id="d", run_id="manual__1+00:00", task_id="shard.preview", map_index=3, try_number=2)
-    assert ClipsLink().get_link(operator, ti_key=key) == "/plugin/renders?batch=b1&shard=3"
+    assert ClipsLink().get_link(operator, ti_key=key) == "/renders/batches/b1"
     assert ManifestLink().get_link(operator, ti_key=key).endswith("/batches/b1/results/3.preview.json")
     log = LogLink().get_link(operator, ti_key=key)
     assert log == "/dags/d/runs/manual__1%2B00%3A00/tasks/shard.preview/mapped/3?try_number=2"
