@@ -93,6 +93,10 @@ class BlobStore(ABC):
     def _list(self, prefix: str) -> Iterator[Blob]:
         """The blobs in a folder and below, those of one folder together, in order of their names."""
 
+    def _abort_uploads(self, latest: float, *, dry_run: bool) -> list[str]:
+        """Abort uploads begun at `latest` or before and never ended; their blobs' names. Most kinds have none."""
+        return []
+
     # -- the promises of ArtifactStore ---------------------------------------------------------------------------
 
     def find(self, stage: str, key: str) -> Manifest | None:
@@ -183,7 +187,7 @@ class BlobStore(ABC):
             with disk_errors(self._scratch):
                 for path in old:
                     remove_tree(path)
-        return [*blobs, *(f"scratch/{path.name}" for path in old)]
+        return [*blobs, *self._abort_uploads(latest, dry_run=dry_run), *(f"scratch/{path.name}" for path in old)]
 
     def put_document(self, name: str, content: bytes) -> None:
         self._replace(str(document_path(name)), content)

@@ -1,8 +1,8 @@
 """Artifacts in a bucket of an S3-compatible server, through the minio SDK.
 
 What makes a manifest create-only is `If-None-Match: *`, which the server must honour (AWS, MinIO and SeaweedFS do);
-`self_test` finds servers that ignore it. Parts of an upload whose process was killed are no objects and invisible
-here: give the bucket a lifecycle rule that aborts incomplete multipart uploads.
+`self_test` finds servers that ignore it. Parts of an upload whose process was killed are no objects; `sweep` aborts
+such uploads.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from minio.error import MinioException, S3Error
 
 from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.disk import disk_errors
-from magi2.artifacts.store import new_attempt
+from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
+from magi2.artifacts.store import ARTIFACTS, new_attempt
 from magi2.errors import ConfigError, InfrastructureError
 
 PART_SIZE_BYTES = 64 * 2**20
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
-_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
 _TIMEOUT = urllib3.Timeout(connect=10, read=60)  # seconds
 _RETRIES = urllib3.Retry(total=5, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504])
@@ -137,14 +137,7 @@ class S3Store(BlobStore):
 
     def _create(self, name: str, content: bytes) -> bool:
         with self._errors(name):
-            try:
-                # put_object would send the header as user metadata; the SDK has no public conditional write.
-                self._client._put_object(self._bucket, self._prefix + name, content, {"If-None-Match": "*"})
-            except S3Error as error:
-                if error.code in _TAKEN:
-                    return False
-                raise
-        return True
+            return create_object(self._client, self._bucket, self._prefix + name, content)
 
     def _replace(self, name: str, content: bytes) -> None:
         content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -161,6 +154,14 @@ class S3Store(BlobStore):
         with self._errors(prefix):
             for item in self._client.list_objects(self._bucket, f"{self._prefix}{prefix}/", recursive=True):
                 yield Blob(item.object_name.removeprefix(self._prefix), item.last_modified.timestamp())
+
+    def _abort_uploads(self, latest: float, *, dry_run: bool) -> list[str]:
+        with self._errors(ARTIFACTS):
+            begun = begun_uploads(self._client, self._bucket, f"{self._prefix}{ARTIFACTS}/")
+            old = [upload for upload in begun if upload.begun_at <= latest]
+            for upload in old if not dry_run else []:
+                abort_upload(self._client, self._bucket, upload)
+        return [upload.name.removeprefix(self._prefix) for upload in old]
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:

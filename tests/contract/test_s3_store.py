@@ -18,6 +18,7 @@ from minio.credentials import StaticProvider
 from magi2.artifacts import Manifest, ManifestDraft, Recipe, open_store
 from magi2.artifacts import s3 as s3_module
 from magi2.artifacts.s3 import KEPT_DOWNLOADS, S3Store
+from magi2.artifacts.s3_requests import abort_upload, begun_uploads
 from magi2.errors import ConfigError, InfrastructureError
 from magi2.runtime.run_folder import run_folder
 
@@ -237,3 +238,37 @@ def test_delivered_clip_has_the_type_that_players_expect(s3_server: Any, tmp_pat
     made = publish(store, {"clip.mp4": b"abc"})
     name = f"{store._prefix}artifacts/preview/{made.key[:2]}/{made.key}/{made.payloads['clip.mp4'].file}"
     assert s3_server.client().stat_object(s3_server.bucket, name).content_type == "video/mp4"
+
+
+def begin_upload(server: Any, store: S3Store, name: str) -> str:
+    """An upload in parts whose process dies after the first part; its id."""
+    client, name = server.client(), store._prefix + name
+    upload_id: str = client._create_multipart_upload(server.bucket, name, {})
+    client._upload_part(server.bucket, name, b"x" * 5 * 2**20, None, upload_id, 1)
+    return upload_id
+
+
+def uploads_of(server: Any, store: S3Store) -> set[str]:
+    return {upload.upload_id for upload in begun_uploads(server.client(), server.bucket, store._prefix)}
+
+
+def test_sweep_aborts_uploads_that_were_begun_and_abandoned(s3_server: Any, tmp_path: Path) -> None:
+    store, neighbour = open_lab(s3_server, tmp_path), open_lab(s3_server, tmp_path)
+    name = f"artifacts/preview/{RECIPE.key[:2]}/{RECIPE.key}/clip.a0123456789abcdef.mp4"
+    abandoned, foreign = begin_upload(s3_server, store, name), begin_upload(s3_server, neighbour, name)
+    assert store.sweep(older_than_hours=1) == []
+    assert store.sweep(older_than_hours=-1 / 60, dry_run=True) == [name]
+    assert uploads_of(s3_server, store) == {abandoned}
+    assert store.sweep(older_than_hours=-1 / 60) == [name]
+    assert uploads_of(s3_server, store) == set()
+    assert uploads_of(s3_server, neighbour) == {foreign}
+    assert store.find("preview", publish(store, {"clip.mp4": b"abc"}).key) is not None
+
+
+def test_upload_that_ended_meanwhile_is_no_error_to_abort(s3_server: Any, tmp_path: Path) -> None:
+    store, client = open_lab(s3_server, tmp_path), s3_server.client()
+    begin_upload(s3_server, store, "artifacts/a.bin")
+    (upload,) = begun_uploads(client, s3_server.bucket, store._prefix)
+    abort_upload(client, s3_server.bucket, upload)
+    abort_upload(client, s3_server.bucket, upload)
+    assert uploads_of(s3_server, store) == set()
