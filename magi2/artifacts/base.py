@@ -14,12 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
 from magi2.artifacts.disk import disk_errors, last_change, remove_tree
-from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
     ARTIFACTS,
@@ -70,12 +70,16 @@ class BlobStore(ABC):
         """The bytes of a blob, or None when there is none."""
 
     @abstractmethod
-    def _upload(self, path: Path, name: str) -> None:
-        """Store a local file, durably, under a name that nobody else has. The file stays."""
+    def _upload(self, path: Path, name: str, sha256: str) -> None:
+        """Store a local file of this digest, durably, under a name that nobody else has. The file stays."""
 
     @abstractmethod
     def _download(self, name: str) -> Path | None:
         """A local file with the blob's content, or None when there is none."""
+
+    @abstractmethod
+    def _link(self, name: str, expires: timedelta) -> str:
+        """An address of a blob that is there, for whoever has no credentials."""
 
     @abstractmethod
     def _create(self, name: str, content: bytes) -> bool:
@@ -129,7 +133,7 @@ class BlobStore(ABC):
         manifest = draft.complete(payloads, datetime.fromtimestamp(self._clock(), UTC))
         try:
             for name, payload in payloads.items():
-                self._upload(files[name], f"{prefix}/{payload.file}")
+                self._upload(files[name], f"{prefix}/{payload.file}", payload.sha256)
             winner = self._create_manifest(manifest)
         finally:
             self._withdraw_unpublished(manifest)
@@ -139,13 +143,9 @@ class BlobStore(ABC):
         return winner
 
     def fetch(self, stage: str, key: str, name: str) -> Path:
-        prefix = artifact_prefix(stage, key)
-        manifest = self.find(stage, key)
-        if manifest is None:
-            raise CorruptedArtifactError(f"{self._place(str(prefix))}: there is no such artifact")
-        payload = payload_of(manifest, name, self._place(str(prefix)))
-        place = self._place(f"{prefix}/{payload.file}")
-        path = self._download(f"{prefix}/{payload.file}")
+        blob, payload = self._published(stage, key, name)
+        place = self._place(blob)
+        path = self._download(blob)
         if path is None:
             raise CorruptedArtifactError(f"{place}: was removed while being read")
         with disk_errors(path):
@@ -153,6 +153,10 @@ class BlobStore(ABC):
         if found != payload.sha256:
             raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
         return path
+
+    def link(self, stage: str, key: str, name: str, *, expires: timedelta) -> str:
+        blob, _ = self._published(stage, key, name)
+        return self._link(blob, expires)
 
     def keys(self, stage: str) -> Iterator[str]:
         for blob in self._list(f"{ARTIFACTS}/{check_stage(stage)}"):
@@ -210,6 +214,15 @@ class BlobStore(ABC):
         if (manifest.stage, manifest.key) != (stage, key):
             raise CorruptedArtifactError(f"{self._place(name)}: is the manifest of {manifest.stage} {manifest.key}")
         return manifest
+
+    def _published(self, stage: str, key: str, name: str) -> tuple[str, Payload]:
+        """The blob of an artifact's payload and what the manifest says of it; its presence and size are checked."""
+        prefix = artifact_prefix(stage, key)
+        manifest = self.find(stage, key)
+        if manifest is None:
+            raise CorruptedArtifactError(f"{self._place(str(prefix))}: there is no such artifact")
+        payload = payload_of(manifest, name, self._place(str(prefix)))
+        return f"{prefix}/{payload.file}", payload
 
     def _fault(self, manifest: Manifest) -> str | None:
         """What is wrong with the payloads as far as sizes tell."""

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 
 from magi2.artifacts.base import Blob, BlobStore
@@ -87,7 +88,7 @@ class LocalStore(BlobStore):
                 return None
             return state.st_size if stat.S_ISREG(state.st_mode) else None
 
-    def _upload(self, path: Path, name: str) -> None:
+    def _upload(self, path: Path, name: str, sha256: str) -> None:
         target = self.root / name
         with disk_errors(target):
             sync_file(path)
@@ -96,6 +97,9 @@ class LocalStore(BlobStore):
 
     def _download(self, name: str) -> Path | None:
         return None if self._size(name) is None else self.root / name
+
+    def _link(self, name: str, expires: timedelta) -> str:
+        return (self.root / name).as_uri()
 
     def _create(self, name: str, content: bytes) -> bool:
         target = self.root / name

@@ -8,6 +8,7 @@ such uploads.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import mimetypes
 import os
 import shutil
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -31,9 +33,10 @@ from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.disk import disk_errors
 from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
 from magi2.artifacts.store import ARTIFACTS, new_attempt
-from magi2.errors import ConfigError, InfrastructureError
+from magi2.errors import ConfigError, InfrastructureError, InputError
 
 PART_SIZE_BYTES = 64 * 2**20
+LONGEST_LINK = timedelta(days=7)  # what S3 signs at most
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
 _MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
@@ -114,15 +117,31 @@ class S3Store(BlobStore):
                     return None
                 raise
 
-    def _upload(self, path: Path, name: str) -> None:
-        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    def _upload(self, path: Path, name: str, sha256: str) -> None:
         with self._errors(name), disk_errors(path):
             self._client.fput_object(
-                self._bucket, self._prefix + name, str(path), content_type=content_type, part_size=PART_SIZE_BYTES
+                self._bucket, self._prefix + name, str(path), content_type=_type_of(name), part_size=PART_SIZE_BYTES
             )
         sent, stored = path.stat().st_size, self._size(name)
         if stored != sent:
             raise InfrastructureError(f"{self._place(name)}: {sent} bytes were sent, {stored} are stored")
+        if (found := self._sha256(name)) != sha256:
+            raise InfrastructureError(
+                f"{self._place(name)}: SHA-256 of what is stored is {found}, of the file {sha256}"
+            )
+
+    def _sha256(self, name: str) -> str:
+        """The digest of what the server gives back. An ETag is none: what it is of depends on the server."""
+        digest = hashlib.sha256()
+        with self._errors(name):
+            response = self._client.get_object(self._bucket, self._prefix + name)
+            try:
+                for block in response.stream(2**20):
+                    digest.update(block)
+            finally:
+                response.close()
+                response.release_conn()
+        return digest.hexdigest()
 
     def _download(self, name: str) -> Path | None:
         path = _downloads(self._scratch, os.getpid()).new_path(Path(name).name)
@@ -135,15 +154,20 @@ class S3Store(BlobStore):
                 raise
         return path
 
+    def _link(self, name: str, expires: timedelta) -> str:
+        if not timedelta(seconds=1) <= expires <= LONGEST_LINK:
+            raise InputError(f"a link for {expires}: the server grants one second to {LONGEST_LINK.days} days")
+        with self._errors(name):
+            return str(self._client.presigned_get_object(self._bucket, self._prefix + name, expires=expires))
+
     def _create(self, name: str, content: bytes) -> bool:
         with self._errors(name):
             return create_object(self._client, self._bucket, self._prefix + name, content)
 
     def _replace(self, name: str, content: bytes) -> None:
-        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         with self._errors(name):
             self._client.put_object(
-                self._bucket, self._prefix + name, BytesIO(content), len(content), content_type=content_type
+                self._bucket, self._prefix + name, BytesIO(content), len(content), content_type=_type_of(name)
             )
 
     def _delete(self, name: str) -> None:
@@ -178,6 +202,11 @@ class S3Store(BlobStore):
             raise InfrastructureError(f"{place}: {error}") from error
         except ValueError as error:  # the SDK's word for absent credentials and impossible names
             raise ConfigError(f"{place}: {error}", hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+
+
+def _type_of(name: str) -> str:
+    """What a browser is told that an object is."""
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
 class _Downloads:

@@ -16,6 +16,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -70,6 +71,14 @@ class ArtifactStore(Protocol):
 
         Raises: CorruptedArtifactError when the artifact is absent or the payload damaged; ContractError when the
         artifact has no payload of this name.
+        """
+        ...
+
+    def link(self, stage: str, key: str, name: str, *, expires: timedelta) -> str:
+        """An address at which anyone can read the payload until `expires` from now: for browsers, nothing is fetched.
+
+        That of a payload on this machine is a file:// address, which does not expire. The digest is not verified.
+        Raises: as `fetch` does, and InputError for a time that the server does not grant.
         """
         ...
 

@@ -7,10 +7,12 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.request import urlopen
 
 import pytest
 
@@ -150,6 +152,28 @@ def test_unknown_payload_error_lists_the_payloads_there_are(store: ArtifactStore
     publish(store, {"clip.mp4": b"picture"})
     with pytest.raises(ContractError, match=r"no payload 'clip.mov'.*clip.mp4"):
         store.fetch(STAGE, recipe().key, "clip.mov")
+
+
+@pytest.mark.parametrize(("name", "content_type"), [("clip.mp4", "video/mp4"), ("poster.jpg", "image/jpeg")])
+def test_link_leads_to_the_payload_without_credentials(store: ArtifactStore, name: str, content_type: str) -> None:
+    publish(store, {"clip.mp4": b"picture", "poster.jpg": b"still"})
+    with urlopen(store.link(STAGE, recipe().key, name, expires=timedelta(minutes=5)), timeout=30) as response:
+        assert response.read() == {"clip.mp4": b"picture", "poster.jpg": b"still"}[name]
+        assert response.headers["Content-Type"] == content_type
+
+
+def test_link_to_what_is_not_there_is_refused_as_fetching_it_is(lab: StoreLab, store: ArtifactStore) -> None:
+    expires = timedelta(minutes=5)
+    with pytest.raises(CorruptedArtifactError, match="no such artifact"):
+        store.link(STAGE, recipe().key, "clip.mp4", expires=expires)
+    published = publish(store, {"clip.mp4": b"picture"})
+    with pytest.raises(ContractError, match=r"no payload 'clip.mov'.*clip.mp4"):
+        store.link(STAGE, recipe().key, "clip.mov", expires=expires)
+    with pytest.raises(InputError):
+        store.link(STAGE, "../../etc", "clip.mp4", expires=expires)
+    lab.delete(payload_path(published, "clip.mp4"))
+    with pytest.raises(CorruptedArtifactError, match="missing"):
+        store.link(STAGE, recipe().key, "clip.mp4", expires=expires)
 
 
 def test_stage_folder_is_private_empty_and_gone_afterwards(store: ArtifactStore) -> None:

@@ -7,10 +7,14 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from minio.credentials import StaticProvider
@@ -19,7 +23,7 @@ from magi2.artifacts import Manifest, ManifestDraft, Recipe, open_store
 from magi2.artifacts import s3 as s3_module
 from magi2.artifacts.s3 import KEPT_DOWNLOADS, S3Store
 from magi2.artifacts.s3_requests import abort_upload, begun_uploads
-from magi2.errors import ConfigError, InfrastructureError
+from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.runtime.run_folder import run_folder
 
 RECIPE = Recipe("preview", 1, seed=7)
@@ -231,6 +235,39 @@ def test_upload_of_another_size_is_noticed(s3_server: Any, tmp_path: Path, monke
     monkeypatch.undo()
     assert store.find("preview", RECIPE.key) is None
     assert list(store._list("artifacts")) == []
+
+
+def test_upload_of_other_content_is_noticed(s3_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_lab(s3_server, tmp_path)
+    send = store._client.fput_object
+
+    def damage(bucket: str, name: str, path: str, **options: Any) -> None:
+        damaged = tmp_path / "damaged"
+        damaged.write_bytes(Path(path).read_bytes().replace(b"b", b"x"))
+        send(bucket, name, str(damaged), **options)
+
+    monkeypatch.setattr(store._client, "fput_object", damage)
+    with pytest.raises(InfrastructureError, match=r"a\..*SHA-256 of what is stored"):
+        publish(store, {"a.bin": b"abc"})
+    assert store.find("preview", RECIPE.key) is None
+    assert list(store._list("artifacts")) == []
+
+
+def test_link_expires(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path)
+    publish(store, {"clip.mp4": b"abc"})
+    link = store.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(seconds=1))
+    time.sleep(2.5)
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(link, timeout=30)
+
+
+@pytest.mark.parametrize("expires", [timedelta(0), timedelta(days=8)])
+def test_link_for_a_time_that_no_server_grants_is_refused(s3_server: Any, tmp_path: Path, expires: timedelta) -> None:
+    store = open_lab(s3_server, tmp_path)
+    publish(store, {"clip.mp4": b"abc"})
+    with pytest.raises(InputError, match="one second to 7 days"):
+        store.link("preview", RECIPE.key, "clip.mp4", expires=expires)
 
 
 def test_delivered_clip_has_the_type_that_players_expect(s3_server: Any, tmp_path: Path) -> None:
