@@ -8,19 +8,21 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from magi2.artifacts.local import LocalStore
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import ArtifactStore, NamedLocks
 from magi2.errors import ConfigError
 
 AWS_ENDPOINT = "https://s3.amazonaws.com"
 _FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=https://host"
 
 
-def open_store(url: str, *, scratch: Path | None = None) -> ArtifactStore:
+def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None = None) -> ArtifactStore:
     """The store at a plain path, `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=name`.
 
     Nothing is read or written yet. Without an endpoint it is AWS. Credentials are those of the environment
     (`AWS_ACCESS_KEY_ID`, `MINIO_ACCESS_KEY`, ...) or of `~/.aws/credentials`. `scratch` is where an S3 store works
-    on the local disk, by default a folder of this user in the system's temporary folder.
+    on the local disk, by default a folder of this user in the system's temporary folder. `lock` makes locks of names
+    that exclude all other writers; an S3 store uses them when its server ignores conditions, and refuses to write
+    artifacts there without.
     Raises: ConfigError when the address is of no known kind.
     """
     if not url.strip():
@@ -30,7 +32,7 @@ def open_store(url: str, *, scratch: Path | None = None) -> ArtifactStore:
     parts = urlsplit(url)
     if parts.scheme == "s3":
         # Not the run folder itself: a sweep of scratch would take locks, running jobs and logs for leftovers.
-        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}" / "s3")
+        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}" / "s3", lock)
     if parts.scheme != "file":
         raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
@@ -38,7 +40,7 @@ def open_store(url: str, *, scratch: Path | None = None) -> ArtifactStore:
     return LocalStore(Path(unquote(parts.path)))
 
 
-def _open_s3(parts: SplitResult, scratch: Path) -> ArtifactStore:
+def _open_s3(parts: SplitResult, scratch: Path, lock: NamedLocks | None) -> ArtifactStore:
     # Imported here: the SDK takes 0.2 s that commands on a local store need not pay.
     from minio.credentials import AWSConfigProvider, ChainedProvider, EnvAWSProvider, EnvMinioProvider
 
@@ -67,4 +69,5 @@ def _open_s3(parts: SplitResult, scratch: Path) -> ArtifactStore:
         region=options.get("region") or None,
         credentials=ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), AWSConfigProvider()]),
         scratch=scratch,
+        lock=lock,
     )

@@ -1,8 +1,8 @@
 """Artifacts in a bucket of an S3-compatible server, through the minio SDK.
 
-What makes a manifest create-only is `If-None-Match: *`, which the server must honour (AWS, MinIO and SeaweedFS do);
-`self_test` finds servers that ignore it. Parts of an upload whose process was killed are no objects; `sweep` aborts
-such uploads.
+What makes a manifest create-only is `If-None-Match: *`, which AWS, MinIO and SeaweedFS honour. A process tries that
+before its first such write; on a server that ignores the condition, a lock must stand in for it. Parts of an upload
+whose process was killed are no objects; `sweep` aborts such uploads.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from minio.error import MinioException, S3Error
 from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.disk import disk_errors
 from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
-from magi2.artifacts.store import ARTIFACTS, new_attempt
+from magi2.artifacts.store import ARTIFACTS, NamedLocks, new_attempt
 from magi2.errors import ConfigError, InfrastructureError, InputError
 
 PART_SIZE_BYTES = 64 * 2**20
+PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions
 LONGEST_LINK = timedelta(days=7)  # what S3 signs at most
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
 _MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
 _TIMEOUT = urllib3.Timeout(connect=10, read=60)  # seconds
+_honours: dict[tuple[int, str], bool] = {}  # by process and store
 _RETRIES = urllib3.Retry(total=5, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504])
 
 
@@ -48,7 +50,8 @@ class S3Store(BlobStore):
     """An `ArtifactStore` in `bucket` below `prefix`, on the server at `endpoint` (http://host:port or https://host).
 
     `scratch` is a local folder for stage folders and downloads. The last `KEPT_DOWNLOADS` files that a process
-    fetched are kept until it ends; an older one is deleted, so open at once what `fetch` gives.
+    fetched are kept until it ends; an older one is deleted, so open at once what `fetch` gives. `lock` is used for
+    servers that ignore conditions only, see `open_store`.
     """
 
     def __init__(
@@ -60,10 +63,11 @@ class S3Store(BlobStore):
         scratch: Path,
         prefix: str = "",
         region: str | None = None,
+        lock: NamedLocks | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(scratch, clock)
-        self._bucket, self._endpoint, self._region = bucket, endpoint, region
+        self._bucket, self._endpoint, self._region, self._lock = bucket, endpoint, region, lock
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         scheme, _, host = endpoint.partition("://")
         http = urllib3.PoolManager(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
@@ -83,13 +87,11 @@ class S3Store(BlobStore):
             if not self._create(name, b"first"):
                 raise InfrastructureError(f"{self._place(name)}: cannot be created, though it is not there")
             if self._create(name, b"second") or self._read(name) != b"first":
-                raise InfrastructureError(
-                    f"{self._place(name)}: was replaced; this server ignores If-None-Match",
-                    hint="use a server with conditional writes, such as MinIO, SeaweedFS or AWS",
-                )
+                raise InfrastructureError(f"{self._place(name)}: was replaced by a create-only write")
         finally:
             self._delete(name)
-        return f"{self._place('')} at {self._endpoint}: create-only writes, reads and deletions work"
+        how = "" if self._honours_conditions() else ", by a lock since this server ignores If-None-Match"
+        return f"{self._place('')} at {self._endpoint}: create-only writes, reads and deletions work{how}"
 
     def _place(self, name: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{name}"
@@ -161,8 +163,30 @@ class S3Store(BlobStore):
             return str(self._client.presigned_get_object(self._bucket, self._prefix + name, expires=expires))
 
     def _create(self, name: str, content: bytes) -> bool:
+        if self._honours_conditions():
+            return self._create_by_condition(name, content)
+        if self._lock is None:
+            raise ConfigError(
+                f"{self._place(name)} at {self._endpoint}: this server ignores If-None-Match, and there is no lock",
+                hint="use a server with conditional writes, such as MinIO, SeaweedFS or AWS, or set MAGI2_CATALOG",
+            )
+        with self._lock(f"{self._endpoint} {self._place(name)}"):
+            if self._size(name) is not None:
+                return False
+            self._replace(name, content)
+        return True
+
+    def _create_by_condition(self, name: str, content: bytes) -> bool:
         with self._errors(name):
             return create_object(self._client, self._bucket, self._prefix + name, content)
+
+    def _honours_conditions(self) -> bool:
+        """Whether the server refuses to create what is there already; asked once by each process."""
+        place = (os.getpid(), self.url)
+        if place not in _honours:
+            # A refusal is proof, and the object stays: only the first process of all has to ask twice.
+            _honours[place] = not all(self._create_by_condition(PROBE_NAME, b"") for _ in range(2))
+        return _honours[place]
 
     def _replace(self, name: str, content: bytes) -> None:
         with self._errors(name):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,10 @@ MANIFEST_NAME = "manifest.json"
 ARTIFACTS, DOCUMENTS = "artifacts", "documents"
 _DOCUMENT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]*(/[A-Za-z0-9][A-Za-z0-9_.+=@-]*)*")
 _ATTEMPT_PATTERN = re.compile(r"[^.]+\.a[0-9a-f]{16}(\..*)?")
+
+
+NamedLocks = Callable[[str], AbstractContextManager[None]]
+"""What makes a lock of a name, held inside its context by one writer of all there are."""
 
 
 class ArtifactStore(Protocol):
@@ -110,7 +114,10 @@ class ArtifactStore(Protocol):
         ...
 
     def self_test(self) -> str:
-        """Try what these promises rest on and say so in one line. Raises InfrastructureError naming what fails."""
+        """Try what these promises rest on and say so in one line.
+
+        Raises: InfrastructureError or ConfigError naming what fails.
+        """
         ...
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -100,6 +101,17 @@ class Database:
         Raises: StateError when a row refers to one that is not there, InfrastructureError, ConfigError.
         """
         return self._run(lambda connection: work(connection, *args, **kwargs), writing=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A writing transaction around what cannot be repeated. Raises InfrastructureError or ConfigError."""
+        try:
+            with self._engine().execution_options(**{_WRITING: True}).begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise self._explain(error) from error
+        except TimeoutError as error:
+            raise InfrastructureError(f"catalog {self.place}: all connections are in use") from error
 
     def close(self) -> None:
         """Close this process's connections; they open again when needed."""

@@ -110,8 +110,9 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
 
 def _store(settings: Settings, profile: str) -> Finding:
     from magi2.artifacts.address import open_store
+    from magi2.locks import run_locks
 
-    store = open_store(settings.store)
+    store = open_store(settings.store, lock=run_locks(settings))
     return Finding("store", True, store.self_test())
 
 

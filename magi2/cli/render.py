@@ -49,14 +49,17 @@ def render_command(
     started = time.monotonic()
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     _make_folder(out)
+    from magi2.locks import run_locks
     from magi2.stages.prepare import prepare
     from magi2.stages.render import render
 
     rows: list[dict[str, Any]] = []
     with TerminalProgress() as progress:
         settings = Settings.from_environment()
+        lock = run_locks(settings)
         contexts = [
-            (prepare(p, settings, group, progress=progress), group) for p, group in _by_profile(clips, profiles)
+            (prepare(p, settings, group, progress=progress, lock=lock), group)
+            for p, group in _by_profile(clips, profiles)
         ]
         for context, group in contexts:
             for outcome in render(context, group):
@@ -80,6 +83,7 @@ def stage_command(
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    from magi2.locks import run_locks
     from magi2.stages.prepare import prepare
     from magi2.stages.recipes import stage_names
     from magi2.stages.render import run_stage
@@ -91,7 +95,8 @@ def stage_command(
             names = [stage.value for stage in stage_names(resolved)]
             if name not in names:
                 raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
-            found += run_stage(prepare(resolved, settings, group, progress=progress), StageName(name), group)
+            context = prepare(resolved, settings, group, progress=progress, lock=run_locks(settings))
+            found += run_stage(context, StageName(name), group)
     rows = [
         {
             "clip": result.clip.clip_id,

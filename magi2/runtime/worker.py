@@ -88,6 +88,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     """
     from magi2.artifacts.address import open_store
     from magi2.config.settings import Settings
+    from magi2.locks import run_locks
     from magi2.plan import load_shard
     from magi2.stages.prepare import prepare
     from magi2.stages.recipes import stage_names
@@ -101,7 +102,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     results: list[StageResult] = []
     if clips and job.stage in stage_names(shard.profile):
         settings = replace(Settings.from_environment(), store=job.store)
-        context = prepare(shard.profile, settings, clips, progress=progress)
+        context = prepare(shard.profile, settings, clips, progress=progress, lock=run_locks(settings))
         context.force = frozenset({job.stage}) if job.force else frozenset()
         results = run_stage(context, job.stage, clips)
     if publishes_results:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from magi2 import platform
 from magi2.artifacts.address import open_store
+from magi2.artifacts.store import NamedLocks
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
@@ -21,9 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    profile: Profile, settings: Settings, clips: Sequence[Clip], *, progress: Progress | None = None
+    profile: Profile,
+    settings: Settings,
+    clips: Sequence[Clip],
+    *,
+    progress: Progress | None = None,
+    lock: NamedLocks | None = None,
 ) -> StageContext:
-    """The surroundings in which `clips`, all of `profile`, can be rendered.
+    """The surroundings in which `clips`, all of `profile`, can be rendered; `lock` is what `open_store` takes.
 
     Raises: ConfigError, CheckpointError, MissingToolError or InfrastructureError, whichever is met first.
     """
@@ -40,7 +46,7 @@ def prepare(
     platform.set_deterministic(settings.deterministic)
     return StageContext(
         book=recipe_book(profile, settings, weights),
-        store=open_store(settings.store),
+        store=open_store(settings.store, lock=lock),
         weights=weights,
         accelerator=accelerator,
         device=device,

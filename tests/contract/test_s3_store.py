@@ -208,7 +208,7 @@ class CarelessHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_server_that_ignores_conditions_is_found_by_the_self_test(tmp_path: Path) -> None:
+def test_server_that_ignores_conditions_is_refused_without_a_lock(tmp_path: Path) -> None:
     server = HTTPServer(("127.0.0.1", 0), CarelessHandler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -220,8 +220,10 @@ def test_server_that_ignores_conditions_is_found_by_the_self_test(tmp_path: Path
             credentials=StaticProvider("a", "b"),
             scratch=tmp_path,
         )
-        with pytest.raises(InfrastructureError, match="ignores If-None-Match"):
+        with pytest.raises(ConfigError, match=r"ignores If-None-Match.*MAGI2_CATALOG"):
             store.self_test()
+        with pytest.raises(ConfigError, match="ignores If-None-Match"):
+            store._create("artifacts/manifest.json", b"first")
     finally:
         server.shutdown()
         server.server_close()

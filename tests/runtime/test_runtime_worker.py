@@ -72,7 +72,7 @@ class Bench:
     def rows(self, stage: StageName = StageName.PREVIEW) -> list[dict[str, Any]]:
         return read_results(self.store, "batch", 0, stage)
 
-    def _prepare(self, profile: object, settings: Settings, clips: object, *, progress: object) -> object:
+    def _prepare(self, profile: object, settings: Settings, clips: object, *, progress: object, lock: object) -> object:
         assert settings.store == self.store.url
         self.prepared += 1
         self.context = SimpleNamespace()
