@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
@@ -78,7 +79,10 @@ def test_links_of_a_task_are_in_the_api(finished: Run) -> None:
     path = f"{finished.site.airflow.run_path(DAG_ID, finished.run_id)}/taskInstances/shard.mux"
     links = finished.site.airflow.request("GET", f"{path}/links?map_index=1")["extra_links"]
     assert set(links) == {"Clips", "Manifest", "Log"}
-    assert links["Clips"].endswith("&shard=1")
+    airflow, batch_id = finished.site.airflow, links["Clips"].rpartition("/")[2]
+    assert links["Manifest"] == f"/renders/documents/batches/{batch_id}/results/1.mux.json"
+    with urlopen(airflow.url + links["Clips"], timeout=60) as page:
+        assert b"clip.mp4" in page.read()
 
 
 def test_finished_batch_emits_an_asset_event_with_its_counts(finished: Run) -> None:
