@@ -1,4 +1,4 @@
-"""Two Airflows for all kills, of which the second only starts for tests that want real servers.
+"""Two Airflows, one after the other: on the defaults, and on real servers.
 
 What they take for lost is lost after half a minute instead of five, and tried again at once.
 """
@@ -16,7 +16,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "airflow"))
 
-from fault_site import DAG_ID, Digests, Servers, Site, Task
+from fault_site import DAG_ID, Calm, Servers, Site, Task
 from local_airflow import LocalAirflow
 from real_servers import postgresql, seaweedfs
 
@@ -32,7 +32,7 @@ IMPATIENT = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Site]:
     """On SQLite, with a store on disk: the defaults."""
     folder = tmp_path_factory.mktemp("faults")
@@ -42,13 +42,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Ite
         yield Site(airflow)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as s3, postgresql() as postgres:
         yield Servers(s3, postgres)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server_site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, servers: Servers) -> Iterator[Site]:
     """On PostgreSQL, with a store on S3 and the catalog on PostgreSQL as well."""
     for database in ("airflow", "magi2"):
@@ -82,7 +82,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, small: Task) -> Digests:
+def calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, small: Task) -> Calm:
     """What an undisturbed run of `small` makes."""
     return small.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("calm"))
 
@@ -93,6 +93,6 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 @pytest.fixture(scope="session")
-def refined_calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, refined: Task) -> Digests:
+def refined_calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, refined: Task) -> Calm:
     """What an undisturbed run of `refined` makes."""
     return refined.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("refined-calm"))

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
 START_TIMEOUT_S, RUN_TIMEOUT_S = 240.0, 400.0
 VICTIMS = ("worker", "task", "supervisor", "scheduler")
 STAGES = [stage for stage in StageName if stage is not StageName.NEGATIVE]
-LONG_STAGES = (StageName.PREVIEW, StageName.REFINE, StageName.DECODE, StageName.MUX)
+EARLY, LATE = (StageName.ENHANCE, StageName.ENCODE), (StageName.PREVIEW, StageName.DECODE, StageName.MUX)
+"""Stages of a profile without refiner."""
+LONG_STAGES = (*LATE, StageName.REFINE)
 """Those in which a second clip takes long enough to be killed."""
 
 Digests = dict[str, dict[str, str]]
@@ -80,8 +82,8 @@ class Task:
         file.write_text("\n".join(map(json.dumps, rows)))
         return cls(file, "tiny", SMALL_REFINED) if refined else cls(file, "tiny-preview", SMALL)
 
-    def render_calmly(self, checkpoint: Path, folder: Path) -> Digests:
-        """The digests of a run that nobody disturbs, in this process."""
+    def render_calmly(self, checkpoint: Path, folder: Path) -> Calm:
+        """A run that nobody disturbs, in this process."""
         settings = Settings(ckpt_root=checkpoint, store=str(folder))
         store = open_store(settings.store)
         plan = plan_location(
@@ -95,7 +97,24 @@ class Task:
         (shard,) = plan.shards
         outcomes = render(prepare(shard.profile, settings, shard.clips), shard.clips)
         assert not any(outcome.failure for outcome in outcomes)
-        return digests(store)
+        return Calm(folder, digests(store))
+
+
+@dataclass(frozen=True)
+class Calm:
+    """What an undisturbed run left."""
+
+    store: Path
+    digests: Digests
+
+    def copy_until(self, stage: StageName, store: Path) -> None:
+        """Make a store in which `stage` is the next one to do."""
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(self.store / "artifacts", store / "artifacts")
+        done = (StageName.NEGATIVE, *STAGES[: STAGES.index(stage)])
+        for folder in (store / "artifacts").iterdir():
+            if folder.name not in done or (folder.name == StageName.NEGATIVE and StageName.ENCODE not in done):
+                shutil.rmtree(folder)
 
 
 @dataclass
@@ -116,10 +135,6 @@ class Site:
     @property
     def catalog(self) -> Catalog:
         return open_catalog(catalog_url(self.settings))
-
-    def empty(self) -> None:
-        """Forget all artifacts; for a store and a catalog on disk."""
-        shutil.rmtree(self.settings.store, ignore_errors=True)
 
     def start(self, task: Task, **conf: Any) -> str:
         """A run of the batch; its id."""
@@ -234,6 +249,18 @@ def digests(store: ArtifactStore) -> Digests:
             assert manifest is not None
             found[f"{stage.value}/{key}"] = {name: payload.sha256 for name, payload in manifest.payloads.items()}
     return found
+
+
+def suffer(site: Site, task: Task, calm: Calm, fault: Fault) -> None:
+    """A run with a kill, to its happy end."""
+    print(f"MAGI2_TEST_SEED={SEED}: {fault}")
+    run_id = site.start(task)
+    finished = site.strike(fault)
+    with site.scheduler_replaced() if fault.victim == "scheduler" else nullcontext():
+        assert site.wait(run_id) == "success"
+        if fault.victim != "scheduler":
+            assert site.attempts(run_id, fault.stage) > 1
+        check_as_if_nothing_happened(site, run_id, calm.digests, finished)
 
 
 def check_as_if_nothing_happened(site: Site, run_id: str, calm: Digests, finished: set[str]) -> None:

@@ -1,13 +1,26 @@
-"""The demonstration batch through the real DAG with S3 and PostgreSQL in place of the defaults."""
+"""With S3 and PostgreSQL in place of the defaults: the demonstration batch through the real DAG, and a kill."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from demo import export, find_report
-from fault_site import Servers, Site, Task, check_nobody_is_left, check_whole
+from fault_site import (
+    LATE,
+    SEED,
+    Calm,
+    Fault,
+    Servers,
+    Site,
+    Task,
+    any_fault,
+    check_nobody_is_left,
+    check_whole,
+    suffer,
+)
 from sqlalchemy import create_engine, inspect, text
 
 from magi2.runtime.run_folder import run_folder
@@ -53,6 +66,11 @@ def test_no_secret_is_told(server_site: Site, servers: Servers, rendered: str) -
     places = {place: content for place, content in told(server_site, servers)}
     assert len(places) > 100
     assert not [place for place, content in places.items() if any(secret in content for secret in servers.secrets)]
+
+
+@pytest.mark.parametrize("fault", [any_fault("task", random.Random(SEED), LATE)], ids=str)
+def test_batch_survives_a_kill_there_too(server_site: Site, small: Task, calm: Calm, fault: Fault) -> None:
+    suffer(server_site, small, calm, fault)
 
 
 def told(site: Site, servers: Servers) -> Iterator[tuple[str, str]]:
