@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -87,7 +88,7 @@ class Machine:
     def launched(self, **values: object) -> Iterator[subprocess.Popen[str]]:
         """A launcher in a process of its own; its stdout has a line for each event and one for the outcome."""
         command = [sys.executable, "-m", "stub_launcher", str(self.folder), str(self.store), json.dumps(values)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts) as process:
             try:
                 yield process
             finally:
@@ -100,6 +101,11 @@ class Machine:
                 os.kill(pid, 9)
             except ProcessLookupError:
                 continue
+
+
+def _hear_interrupts() -> None:
+    """A shell starts its background jobs deaf to Ctrl-C, and so would be the launcher of a suite that is one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_line(process: subprocess.Popen[str], word: str) -> None:
