@@ -15,7 +15,7 @@ from magi2.config.settings import Settings
 from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
 from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.prompts.caption import Caption
-from magi2.report import build_report, profile_stages, save_failure, save_report
+from magi2.report import build_report, profile_stages, save_failure, save_report, to_markdown
 from magi2.runtime.job import StageJob
 from magi2.runtime.results import write_results
 from magi2.stages.captions import CAPTION
@@ -165,7 +165,7 @@ def test_prompts_and_reasons_are_cut(store: LocalStore) -> None:
     plan = planned(store, [long], BadRow(2, "x" * 9000))
     run_stages(store, plan, {long.clip_id: (StageName.ENHANCE, InputError("y" * 9000))})
     report = build_report(store, plan.batch_id)
-    text = report.to_markdown()
+    text = to_markdown(report)
     assert all(len(c.prompt) <= 200 and len(c.reason or "") <= 500 for c in report.failed)
     assert len(text) < 2500
 
@@ -174,7 +174,7 @@ def test_markdown_keeps_foreign_text_in_its_cell(store: LocalStore) -> None:
     hostile = clip(1, prompt="a | b\n\n<script>alert(1)</script> [link](http://x)")
     plan = planned(store, [hostile])
     run_stages(store, plan, {hostile.clip_id: (StageName.DECODE, ImageError("bad | worse"))})
-    text = build_report(store, plan.batch_id).to_markdown()
+    text = to_markdown(build_report(store, plan.batch_id))
     (line,) = [line for line in text.splitlines() if hostile.short_id in line]
     assert line.count("|") - line.count("\\|") == 6
     assert r"\<script\>" in text

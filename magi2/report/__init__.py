@@ -1,0 +1,18 @@
+"""What became of a batch: every clip that failed by name, stage and reason."""
+
+from magi2.report.build import build_report, profile_stages, save_report
+from magi2.report.failures import reason_of, save_failure
+from magi2.report.markdown import to_markdown
+from magi2.report.records import Report, ReportedClip, StageCount
+
+__all__ = [
+    "Report",
+    "ReportedClip",
+    "StageCount",
+    "build_report",
+    "profile_stages",
+    "reason_of",
+    "save_failure",
+    "save_report",
+    "to_markdown",
+]

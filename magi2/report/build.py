@@ -1,0 +1,154 @@
+"""A batch's report from the store's documents; torch-free.
+
+batches/<batch_id>/report.json, report.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.errors import CorruptedArtifactError
+from magi2.plan import load_batch, read_document
+from magi2.report.failures import MAX_PROMPT, MAX_REASON, load_failure
+from magi2.report.markdown import to_markdown
+from magi2.report.records import Report, ReportedClip, StageCount
+from magi2.runtime.events import cut
+from magi2.runtime.results import read_results
+from magi2.types import StageName
+
+
+def build_report(store: ArtifactStore, batch_id: str, *, started_at: datetime | None = None) -> Report:
+    """The report of a planned batch; a clip without a result in one of its stages has failed there.
+
+    `started_at` is when its run began, by default when it was planned. Raises InputError for an unknown batch.
+    """
+    batch = load_batch(store, batch_id)
+    began = started_at or datetime.fromisoformat(batch["created_at"])
+    results = {shard: _ShardResults(store, batch, shard) for shard in range(batch["shards"])}
+    failed = [_refused(row) for row in batch["refused"]]
+    flagged: list[ReportedClip] = []
+    done: list[ReportedClip] = []
+    for clip in (clip for shard in results.values() for clip in shard.clips()):
+        (failed if clip.stage else flagged if clip.flags else done).append(clip)
+    cached = read_document(store, f"batches/{batch_id}/cached.json")
+    finished = [_finished_before(store, clip) for clip in cached]
+    return Report(
+        batch_id=batch_id,
+        name=batch["name"],
+        source=batch["source"],
+        run_id=batch["run_id"],
+        failure_limit=batch["options"]["failure_limit"],
+        seconds=(datetime.now(UTC) - began).total_seconds(),
+        done=tuple(done),
+        flagged=(*flagged, *(clip for clip in finished if clip.flags)),
+        failed=tuple(failed),
+        skipped=tuple(clip for clip in finished if not clip.flags),
+        stages=_stage_counts(results.values()),
+        reused_by_skipped=sum(len(profile_stages(batch["profiles"][clip["profile_digest"]])) for clip in cached),
+    )
+
+
+def save_report(report: Report, store: ArtifactStore) -> str:
+    """Write or replace the report's documents; the name of the JSON one."""
+    folder = f"batches/{report.batch_id}"
+    store.put_document(f"{folder}/report.md", to_markdown(report).encode())
+    content = json.dumps(report.to_json(), ensure_ascii=False, sort_keys=True, indent=1)
+    store.put_document(f"{folder}/report.json", content.encode())
+    return f"{folder}/report.json"
+
+
+def profile_stages(profile: Mapping[str, Any]) -> list[StageName]:
+    """The stages of a resolved profile as documents hold it, in order."""
+    left_out = {StageName.NEGATIVE} | (set() if profile.get("refiner") is not None else {StageName.REFINE})
+    return [stage for stage in StageName if stage not in left_out]
+
+
+class _ShardResults:
+    """What the documents say of one shard."""
+
+    def __init__(self, store: ArtifactStore, batch: Mapping[str, Any], shard: int) -> None:
+        self._store, self._batch_id, self._shard = store, batch["batch_id"], shard
+        document = read_document(store, f"batches/{self._batch_id}/shards/{shard}.json")
+        self._planned: list[dict[str, Any]] = document["clips"]
+        ids = {clip["clip_id"] for clip in self._planned}
+        # Shards are numbered anew when a batch is planned anew; rows of other clips are history.
+        self.rows = {
+            stage: {row["clip_id"]: row for row in self._results(stage) if row["clip_id"] in ids}
+            for stage in profile_stages(batch["profiles"][document["profile_digest"]])
+        }
+
+    def clips(self) -> Iterator[ReportedClip]:
+        """Every clip of the shard with its outcome."""
+        for planned in self._planned:
+            yield self._clip(planned)
+
+    def _results(self, stage: StageName) -> list[dict[str, Any]]:
+        return read_results(self._store, self._batch_id, self._shard, stage)
+
+    def _clip(self, planned: Mapping[str, Any]) -> ReportedClip:
+        flags: list[str] = []
+        row: Mapping[str, Any] = {}
+        for stage, rows in self.rows.items():
+            row = rows.get(planned["clip_id"]) or self._unreached(stage)
+            flags += row.get("flags") or []
+            if row["state"] not in ("made", "reused"):
+                reason = cut(row.get("error") or row["state"], MAX_REASON)
+                code = row.get("error_code")
+                return _reported(planned, stage=stage.value, error_code=code, reason=reason, flags=flags)
+        return _reported(planned, flags=flags, key=row.get("key"))
+
+    def _unreached(self, stage: StageName) -> Mapping[str, Any]:
+        """What stands for a clip's result in a stage that did not come to an end."""
+        cause = load_failure(self._store, self._batch_id, self._shard, stage)
+        return {"state": "failed", **(cause or {"error": "its task has not finished"})}
+
+
+def _stage_counts(shards: Iterable[_ShardResults]) -> dict[str, StageCount]:
+    states: Counter[tuple[StageName, str]] = Counter()
+    seconds: dict[StageName, float] = defaultdict(float)
+    for shard in shards:
+        for stage, rows in shard.rows.items():
+            for row in rows.values():
+                states[stage, row["state"]] += 1
+                seconds[stage] += row.get("seconds") or 0.0
+    return {
+        stage.value: StageCount(
+            computed=states[stage, "made"],
+            reused=states[stage, "reused"],
+            failed=states[stage, "failed"],
+            seconds=round(seconds[stage], 3),
+        )
+        for stage in StageName
+        if any(found is stage for found, _ in states)
+    }
+
+
+def _finished_before(store: ArtifactStore, clip: Mapping[str, Any]) -> ReportedClip:
+    try:
+        manifest = store.find(StageName.MUX, clip["key"])
+        flags = manifest.flags if manifest else ("removed_since",)
+    except CorruptedArtifactError:
+        flags = ("damaged_since",)
+    return _reported(clip, key=clip["key"], flags=flags)
+
+
+def _reported(planned: Mapping[str, Any], *, flags: Sequence[str] = (), **outcome: Any) -> ReportedClip:
+    return ReportedClip(
+        clip_id=planned["clip_id"],
+        names=tuple(planned["names"]),
+        prompt=cut(planned["prompt"], MAX_PROMPT),
+        profile=planned["profile_name"],
+        seed=planned["seed"],
+        flags=tuple(dict.fromkeys(flags)),
+        **outcome,
+    )
+
+
+def _refused(row: Mapping[str, Any]) -> ReportedClip:
+    reason = cut(row["reason"], MAX_PROMPT)
+    return ReportedClip(row=row["row"], names=(f"row {row['row']}",), stage="plan", error_code="input", reason=reason)

@@ -1,0 +1,86 @@
+"""What a report holds: every clip of a batch in exactly one list, and what its stages took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LISTS = ("failed", "flagged", "done", "skipped")
+"""The lists of a report, in the order in which people want them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedClip:
+    """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file."""
+
+    clip_id: str | None = None
+    row: int | None = None
+    names: tuple[str, ...] = ()
+    prompt: str = ""
+    profile: str = ""
+    seed: int | None = None
+    stage: str | None = None
+    error_code: str | None = None
+    reason: str | None = None
+    flags: tuple[str, ...] = ()
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class StageCount:
+    """Clips of one stage, and the seconds that they took together."""
+
+    computed: int = 0
+    reused: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Every clip is in exactly one list. `skipped` were finished before this run; `flagged` are finished, not good."""
+
+    batch_id: str
+    name: str
+    source: str
+    run_id: str | None
+    failure_limit: int
+    seconds: float
+    """From the start of the run to this report."""
+    done: tuple[ReportedClip, ...] = ()
+    flagged: tuple[ReportedClip, ...] = ()
+    failed: tuple[ReportedClip, ...] = ()
+    skipped: tuple[ReportedClip, ...] = ()
+    stages: Mapping[str, StageCount] = field(default_factory=dict)
+    reused_by_skipped: int = 0
+    """Stages that the skipped clips did not need to run."""
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether no more clips failed than the batch allows."""
+        return len(self.failed) <= self.failure_limit
+
+    @property
+    def counts(self) -> dict[str, int | float]:
+        """The numbers that people and scripts ask for first."""
+        return {
+            "clips_done": len(self.done),
+            "clips_flagged": len(self.flagged),
+            "clips_failed": len(self.failed),
+            "clips_skipped": len(self.skipped),
+            "stages_computed": sum(stage.computed for stage in self.stages.values()),
+            "stages_reused": sum(stage.reused for stage in self.stages.values()) + self.reused_by_skipped,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        lists = {name: [asdict(clip) for clip in getattr(self, name)] for name in LISTS}
+        return {
+            **{name: getattr(self, name) for name in ("batch_id", "name", "source", "run_id", "failure_limit")},
+            "is_within_limit": self.is_within_limit,
+            **self.counts,
+            "stages": {stage: asdict(count) for stage, count in self.stages.items()},
+            **lists,
+        }
