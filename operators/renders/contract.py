@@ -1,0 +1,349 @@
+"""What the pages and the server say to each other: every route of the JSON API and the shape of its bodies.
+
+All routes lie under `/renders`. Links inside answers (`Media`, `image`, `manifest`) are absolute paths that can be used
+as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own UI, relative to its base.
+
+| method and path | answers | |
+|---|---|---|
+| GET /api/me | Viewer | who asks, and whether they may act |
+| GET /api/batches | BatchPage | query: state, text, offset, limit (at most 100); the newest first |
+| GET /api/batches/{batch_id} | Batch | |
+| GET /api/batches/{batch_id}/clips | ClipPage | query: see `ClipFilter`, and sort, descending, offset, limit (at most 200) |
+| GET /api/batches/{batch_id}/facets | Facets | what the filters can be set to, with counts |
+| GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, the most frequent first |
+| GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
+| GET /api/batches/{batch_id}/clips/{clip_id} | Clip | clip_id: all 64 characters |
+| GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | the same prompt and images under other profiles or seeds |
+| GET /api/batches/{batch_id}/clips/{clip_id}/manifests/{stage} | a manifest | as the store has it |
+| GET /api/lookup | Lookup | query: dag_id, run_id, task_id, map_index; `{MAP_INDEX}` as such means none |
+| POST /api/batches/{batch_id}/rerun | Acted | body: RerunRequest |
+| POST /api/batches/{batch_id}/cancel | Acted | body: CancelRequest |
+| POST /api/batches/{batch_id}/pause | Acted | body: PauseRequest |
+| POST /api/batches/{batch_id}/resume | Acted | body: ResumeRequest |
+| POST /api/batches/{batch_id}/priority | Acted | body: PriorityRequest |
+| GET, HEAD /media/{key}/{name} | a file | clip.mp4, poster.jpg, contact_sheet.jpg; ranges; ?download=1 to save it |
+| GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
+| GET /static/{name} | a file | renders.js, renders.css and what lies beside them |
+
+Errors are `{"detail": text}` (422: FastAPI's list): 401 nobody is logged in, 403 no right to it or a cross-site request,
+404 not there, 409 the batch is in no state for it, 503 catalog or store do not answer. What Airflow refuses keeps
+Airflow's status and `detail`. A POST needs `Content-Type: application/json`; its body may be `{}` where all is optional.
+Times are ISO 8601 in UTC, durations seconds, memory bytes, money an amount of `currency` (null: no price is set).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ClipIdText = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+StageText = Literal["enhance", "encode", "preview", "refine", "decode", "mux"]
+
+
+class Sort(StrEnum):
+    """What a list of clips can be ordered by."""
+
+    NAME = "name"
+    STATE = "state"
+    SECONDS = "seconds"
+    COST = "cost"
+    UPDATED = "updated"
+
+
+class Answer(BaseModel):
+    """A body that the server sends."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Viewer(Answer):
+    """Who asks. `can_act` decides whether pages offer actions; the server checks each one again."""
+
+    id: str
+    name: str
+    can_act: bool
+
+
+class ClipCounts(Answer):
+    """Clips by state. `reused` are those of `done` that this batch found finished or made of nothing new."""
+
+    total: int
+    waiting: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+    reused: int = 0
+
+
+class StageBar(Answer):
+    """A stage's part of a progress bar. `total` clips pass it; those finished before the batch count as reused.
+
+    `done` is made and reused together; what `total` leaves over is waiting. Seconds are of all attempts together.
+    """
+
+    stage: StageText
+    total: int
+    done: int
+    reused: int
+    running: int
+    failed: int
+    seconds: float
+    accelerator_seconds: float
+    peak_memory_bytes: int | None
+
+
+class Batch(Answer):
+    """A batch as it stands. `state`: waiting, running, done, failed, cancelled; `is_live`: it may change by itself.
+
+    `seconds_left` is an estimate from this batch's own clips, null until there is something to go by.
+    """
+
+    batch_id: str
+    name: str
+    source: str
+    state: str
+    is_live: bool
+    is_paused: bool
+    is_cancel_requested: bool
+    priority: int
+    clips: ClipCounts
+    stages: list[StageBar]
+    seconds_left: float | None
+    accelerator_seconds: float
+    cost: float | None
+    budget: float | None
+    currency: str | None
+    started_by: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    failure_limit: int
+    refused_rows: int
+    dag_id: str | None
+    run_id: str | None
+    run_path: str | None
+    parent_batch_id: str | None
+
+
+class BatchPage(Answer):
+    """Some of `total` batches."""
+
+    batches: list[Batch]
+    total: int
+    offset: int
+
+
+class Media(Answer):
+    """Where a delivered clip's files are."""
+
+    clip: str
+    poster: str
+    contact_sheet: str
+    download: str
+
+
+class ClipCard(Answer):
+    """A clip in a list. `prompt` is cut to 300 characters; `seconds`, `cost`: all its attempts in this batch."""
+
+    batch_id: str
+    clip_id: str
+    names: list[str]
+    prompt: str
+    tags: list[str]
+    profile: str
+    seed: int
+    shard: int | None
+    priority: int
+    state: str
+    failed_stage: str | None
+    reason: str | None
+    flags: list[str]
+    seconds: float
+    accelerator_seconds: float
+    cost: float | None
+    updated_at: datetime
+    media: Media | None
+
+
+class ClipPage(Answer):
+    """Some of `total` clips."""
+
+    clips: list[ClipCard]
+    total: int
+    offset: int
+
+
+class Facet(Answer):
+    """A value that a filter can have, and how many of the batch's clips have it."""
+
+    value: str
+    count: int
+
+
+class Facets(Answer):
+    """Every value that occurs in the batch; of tags the 200 most frequent."""
+
+    states: list[Facet]
+    profiles: list[Facet]
+    tags: list[Facet]
+
+
+class FailureGroup(Answer):
+    """Clips that failed in the same stage for the same reason; filter a list by `stage` and `reason` to see them."""
+
+    stage: str | None
+    error_code: str | None
+    reason: str | None
+    count: int
+    examples: list[ClipCard]
+
+
+class FailureGroups(Answer):
+    """The 50 most frequent of `total` reasons."""
+
+    groups: list[FailureGroup]
+    total: int
+
+
+class Figure(Answer):
+    """A reference image; `image` is null when the store no longer has it."""
+
+    number: int
+    image: str | None
+
+
+class StageStep(Answer):
+    """One attempt at one stage, or a stage that the clip has not reached (`attempt` 0, `state` waiting).
+
+    `state`: waiting, running, made, reused, failed, cancelled. `is_last`: no later attempt at this stage.
+    """
+
+    stage: StageText
+    state: str
+    attempt: int
+    is_last: bool
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    seconds: float | None = None
+    accelerator_seconds: float | None = None
+    cost: float | None = None
+    peak_memory_bytes: int | None = None
+    host: str | None = None
+    error_code: str | None = None
+    error: str | None = None
+    flags: list[str] = []
+    manifest: str | None = None
+    task_path: str | None = None
+    log_path: str | None = None
+
+
+class Clip(ClipCard):
+    """All about one clip; `prompt` is whole here. `caption` is the prompt as enhanced.
+
+    `settings` is the resolved profile, `recipe` what determines the delivered file. `store_problem` says why caption,
+    images or recipe are missing when the store did not give them.
+    """
+
+    error_code: str | None
+    caption: str | None
+    figures: list[Figure]
+    profile_digest: str
+    settings: dict[str, Any]
+    recipe: dict[str, Any] | None
+    timeline: list[StageStep]
+    manifest: str | None
+    run_path: str | None
+    task_path: str | None
+    log_path: str | None
+    store_problem: str | None
+
+
+class Lookup(Answer):
+    """What a run or task of Airflow is about; `shard` and `stage` only for a task that renders one."""
+
+    batch_id: str
+    name: str
+    shard: int | None
+    stage: StageText | None
+
+
+class ActionRecord(Answer):
+    """Something that somebody did to the batch."""
+
+    at: datetime
+    user_id: str
+    user_name: str
+    action: str
+    arguments: dict[str, Any]
+
+
+class Actions(Answer):
+    """The newest 100."""
+
+    actions: list[ActionRecord]
+
+
+class Acted(Answer):
+    """An action was carried out and written down. `run_path`: the run that a rerun started."""
+
+    batch: Batch
+    run_id: str | None = None
+    run_path: str | None = None
+
+
+class ActionRequest(BaseModel):
+    """A body that a page sends with an action."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RerunRequest(ActionRequest):
+    """Start the batch again as a new run. `only`: all clips, those that failed, or those with these ids.
+
+    With `overrides` (`refiner.steps=8`) the stages they change are made; without, and not for failed clips alone,
+    every stage from `from_stage` on is made again and compared with what is stored.
+    """
+
+    from_stage: StageText = "enhance"
+    only: Literal["all", "failed"] | Annotated[list[ClipIdText], Field(min_length=1, max_length=1000)] = "all"
+    overrides: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = []
+    failure_limit: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
+class CancelRequest(ActionRequest):
+    """End the batch: its run in Airflow and every clip that is not finished."""
+
+
+class PauseRequest(ActionRequest):
+    """Begin no further clip until somebody resumes."""
+
+
+class ResumeRequest(ActionRequest):
+    """Go on after a pause."""
+
+
+class PriorityRequest(ActionRequest):
+    """Let the batch's shards start before those of batches with a lower number."""
+
+    priority: Annotated[int, Field(ge=-1000, le=1000)]
+
+
+class ClipFilter(BaseModel):
+    """Which clips; all that are given must hold. `text` is looked for in prompt, names and clip id.
+
+    `stage` and `reason` are those of a failure.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    state: Literal["waiting", "running", "done", "failed", "skipped", "cancelled"] | None = None
+    profile: Annotated[str | None, Field(max_length=200)] = None
+    tag: Annotated[str | None, Field(max_length=1000)] = None
+    text: Annotated[str | None, Field(max_length=1000)] = None
+    shard: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+    stage: StageText | None = None
+    reason: Annotated[str | None, Field(max_length=10_000)] = None
