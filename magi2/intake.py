@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 from magi2.artifacts.store import ArtifactStore
 from magi2.batch import make_batch, read_rows
 from magi2.checkpoints.layout import CheckpointFolder
-from magi2.config.load import load_profile
 from magi2.config.profile import Profile
+from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.errors import InputError
 from magi2.plan import BatchOptions, BatchPlan, load_batch, plan_batch
@@ -39,18 +39,21 @@ def plan_location(
     """
     path = local_path(location)
     weights = CheckpointFolder(settings.checkpoint_root())
+    profiles = Profiles(settings.configs, profile, overrides)
     books: dict[str, RecipeBook] = {}
 
     @cache
     def profile_of(name: str | None) -> Profile:
-        resolved = load_profile(name or profile, settings.configs, overrides)
+        resolved = profiles(name)
         books[resolved.digest()] = recipe_book(resolved, settings, weights)
         return resolved
 
     profile_of(None)  # a wrong default or override is nobody's row
     folder = local_path(images) if images else path.resolve().parent
+    batch = make_batch(read_rows(path), profile_of, folder=folder)
+    profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
     return plan_batch(
-        make_batch(read_rows(path), profile_of, folder=folder),
+        batch,
         name=path.stem,
         source=location,
         store=store,

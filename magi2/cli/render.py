@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from rich.table import Column, Table
 
 from magi2.batch import Row, make_batch, read_batch
 from magi2.cli.console import TerminalProgress, print_json, results
-from magi2.config.load import load_profile
 from magi2.config.profile import Profile
+from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.errors import CorruptedArtifactError, InputError
@@ -127,26 +126,22 @@ def _clips(
     overrides: Sequence[str],
 ) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
-    configs, profiles = Settings.from_environment().configs, {}
-
-    @cache
-    def profile_of(name: str | None) -> Profile:
-        resolved = load_profile(name or profile, configs, overrides)
-        profiles[resolved.digest()] = resolved
-        return resolved
-
+    profile_of = Profiles(Settings.from_environment().configs, profile, overrides)
     profile_of(None)
     if (prompt is None) == (prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
     if prompts is not None:
         if image is not None or seed is not None:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
-        return read_batch(prompts, profile_of).require_good().clips, profiles
+        batch = read_batch(prompts, profile_of).require_good()
+        profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
+        return batch.clips, profile_of.by_digest
     row = Row(1, {"prompt": prompt, "image": image, "seed": seed, "name": "prompt"})
     batch = make_batch([row], profile_of, folder=Path.cwd())
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
-    return batch.clips, profiles
+    profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
+    return batch.clips, profile_of.by_digest
 
 
 def _make_folder(out: Path) -> None:

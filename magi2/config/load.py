@@ -47,6 +47,11 @@ def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
     return validate(Profile, data, place=f"profile {profile.name}")
 
 
+def is_switched_off(profile: Profile, override: str) -> bool:
+    """Whether a `dotted.key=value` change lies in a section that the profile has switched off."""
+    return _section(profile.model_dump(), override) is None
+
+
 def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
     """The profile's negative prompt, or None when it is switched off. Raises ConfigError if the file cannot be read."""
     if not profile.text.use_negative_prompt:

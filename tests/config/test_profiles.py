@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from magi2.config.load import load_negative_prompt, load_profile, override_profile, profile_names
+from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, Magi2Error
 
@@ -148,6 +149,24 @@ def test_a_change_to_a_section_that_is_switched_off_leaves_the_profile_as_it_is(
     assert override_profile(load_profile("tiny", CONFIGS), ["refiner.steps=8"]).refiner.steps == 8  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="unknown key 'refinr'"):
         override_profile(without, ["refinr.steps=8"])
+
+
+def test_an_override_reaches_those_profiles_of_a_batch_that_have_its_section() -> None:
+    profiles = Profiles(CONFIGS, "tiny", ["refiner.steps=1", "preview.steps=3"])
+    with_refiner, without = profiles(None), profiles("tiny-preview")
+    assert with_refiner.refiner is not None and with_refiner.refiner.steps == 1
+    assert without == load_profile("tiny-preview", CONFIGS, ["preview.steps=3"])
+    assert profiles.by_digest == {each.digest(): each for each in (with_refiner, without)}
+    profiles.require_all_applied([without.digest(), with_refiner.digest()])
+
+
+def test_an_override_that_reaches_no_profile_of_a_batch_is_refused() -> None:
+    profiles = Profiles(CONFIGS, "tiny", ["refiner.steps=1"])
+    profiles(None)
+    with pytest.raises(ConfigError, match=r"'refiner.steps=1' .* every profile used: tiny-preview"):
+        profiles.require_all_applied([profiles("tiny-preview").digest()])
+    with pytest.raises(ConfigError, match="unknown key 'refinr'"):
+        Profiles(CONFIGS, "tiny", ["refinr.steps=1"])("tiny-preview")
 
 
 def test_an_unknown_profile_names_the_nearest() -> None:

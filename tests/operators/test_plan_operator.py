@@ -66,6 +66,17 @@ def test_overrides_change_every_profile(deployment: Deployment, task: Task) -> N
     assert {profile["preview"]["steps"] for profile in batch["profiles"].values()} == {2}
 
 
+def test_override_leaves_rows_alone_whose_profile_has_no_such_section(deployment: Deployment, task: Task) -> None:
+    rows = [{**KITE, "profile": "tiny"}, {**BOAT, "profile": "tiny-preview"}]
+    plan(task, batch=str(deployment.batch(*rows)), overrides=["refiner.steps=1"])
+    batch = deployment.document(f"batches/{task.xcom['batch_id']}/batch.json")
+    assert batch["refused"] == []
+    refiners = [profile["refiner"] for profile in batch["profiles"].values()]
+    assert {refiner and refiner["steps"] for refiner in refiners} == {1, None}
+    with pytest.raises(ConfigError, match="switched off in every profile used: tiny-preview"):
+        plan(task, batch=str(deployment.batch(rows[1])), overrides=["refiner.steps=1"])
+
+
 @pytest.mark.parametrize(
     "arguments", [{"profile": "tyni"}, {"overrides": ["preview.stepz=2"]}, {"overrides": ["nonsense"]}]
 )
