@@ -4,6 +4,9 @@ from magi2.catalog.artifacts import StageTotal
 from magi2.catalog.clips import ClipQuery, ClipSort
 from magi2.catalog.engine import catalog_url
 from magi2.catalog.records import (
+    Action,
+    ActionRecord,
+    Actor,
     ArtifactRecord,
     BatchProgress,
     BatchRecord,
@@ -22,6 +25,9 @@ from magi2.catalog.repository import Catalog, open_catalog
 from magi2.catalog.states import StateError
 
 __all__ = [
+    "Action",
+    "ActionRecord",
+    "Actor",
     "ArtifactRecord",
     "BatchProgress",
     "BatchRecord",

@@ -22,7 +22,7 @@ from magi2.catalog.records import (
 )
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_CLIP, StateError
-from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow
+from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, StageRunRow
 
 
 class Batches:
@@ -81,33 +81,19 @@ class Batches:
         """
         self._database.write(_mark, batch_id, state)
 
-    def request(self, batch_id: str, request: Request | None) -> None:
-        """Ask for a pause or the end of a batch, or withdraw a pause by None.
-
-        Raises StateError when the batch is absent or finished, or was asked to end and shall now do otherwise.
-        """
-        settled = or_(BatchRow.requested.is_(None), BatchRow.requested != Request.CANCEL)
-        query = update(BatchRow).where(BatchRow.batch_id == batch_id, BatchRow.state.not_in(FINISHED_BATCH))
-        if request is not Request.CANCEL:
-            query = query.where(settled)
-
-        def work(connection: Connection) -> None:
-            if connection.execute(query.values(requested=request)).rowcount == 0:
-                batch = _require(connection, batch_id)
-                asked = f", was asked to {batch.requested}" if batch.requested else ""
-                raise StateError(f"batch {batch_id} is {batch.state}{asked}: too late for {request or 'going on'}")
-
-        self._database.write(work)
-
     def progress(self, batch_id: str) -> BatchProgress:
         """How far the batch is. Raises StateError when there is none."""
 
         def work(connection: Connection) -> BatchProgress:
-            batch = _require(connection, batch_id)
+            batch = require_batch(connection, batch_id)
             counts = clip_counts(connection, [batch_id])[batch_id]
             return BatchProgress(batch=batch, clips=counts, stages=stage_progress(connection, batch_id))
 
         return self._database.read(work)
+
+    def accelerator_seconds(self, batch_ids: Sequence[str]) -> dict[str, float]:
+        """What each of these batches took so far, all attempts and all ranks together."""
+        return self._database.read(_accelerator_seconds, batch_ids)
 
     def clip_counts(self, batch_ids: Sequence[str]) -> dict[str, dict[ClipState, int]]:
         """How many clips of each of these batches are in each state."""
@@ -120,12 +106,13 @@ def insert_batch(connection: Connection, batch: NewBatch, profiles: Profiles) ->
     upsert(connection, ProfileRow, rows)
     values = vars(batch)
     row = {**values, "state": BatchState.WAITING, "requested": None, "finished_at": None}
-    changeable = [name for name in values if name not in ("batch_id", "created_at")]
+    # Priority and budget may have been changed since the batch was planned.
+    changeable = [name for name in values if name not in ("batch_id", "created_at", "priority", "budget")]
     upsert(connection, BatchRow, [row], update=changeable, where=BatchRow.state.not_in(FINISHED_BATCH))
 
 
 def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
-    batch = _require(connection, batch_id)
+    batch = require_batch(connection, batch_id)
     unfinished = sum(clip_counts(connection, [batch_id])[batch_id][each] for each in UNFINISHED_CLIP)
     if state is BatchState.DONE and unfinished:
         raise StateError(f"batch {batch_id}: is not done, {unfinished} clips are not finished")
@@ -148,12 +135,21 @@ def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
         connection.execute(clips.values(state=ClipState.CANCELLED, updated_at=now()))
 
 
+def _accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:
+    total = func.coalesce(func.sum(StageRunRow.accelerator_seconds), 0.0)
+    query = select(StageRunRow.batch_id, total).where(StageRunRow.batch_id.in_(batch_ids))
+    return dict.fromkeys(batch_ids, 0.0) | {
+        batch_id: seconds for batch_id, seconds in connection.execute(query.group_by(StageRunRow.batch_id))
+    }
+
+
 def _get(connection: Connection, batch_id: str) -> BatchRecord | None:
     row = connection.execute(select(BatchRow.__table__).where(BatchRow.batch_id == batch_id)).one_or_none()
     return None if row is None else _record(row)
 
 
-def _require(connection: Connection, batch_id: str) -> BatchRecord:
+def require_batch(connection: Connection, batch_id: str) -> BatchRecord:
+    """The batch. Raises StateError when there is none."""
     batch = _get(connection, batch_id)
     if batch is None:
         raise StateError(f"there is no batch {batch_id!r} in the catalog")

@@ -165,6 +165,8 @@ class _Refused:
 class _Options:
     failure_limit: int
     on_bad_rows: str
+    priority: int = 0
+    budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ class _Batch:
             clips_total=self.clips,
             failure_limit=self.options.failure_limit,
             on_bad_rows=self.options.on_bad_rows,
+            priority=self.options.priority,
+            budget=self.options.budget,
         )
 
 

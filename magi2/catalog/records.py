@@ -50,14 +50,37 @@ class Request(StrEnum):
     CANCEL = "cancel"
 
 
+class Action(StrEnum):
+    """What somebody did to a batch."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
+    SET_PRIORITY = "set_priority"
+    SET_BUDGET = "set_budget"
+    RERUN = "rerun"
+
+
 def now() -> datetime:
     """This moment, in UTC."""
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True)
+class Actor:
+    """Who did something, as Airflow's login knows them."""
+
+    user_id: str
+    name: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """A batch as planned. `clips_total` counts its distinct clips, those found finished included."""
+    """A batch as planned. `clips_total` counts its distinct clips, those found finished included.
+
+    Of two batches that wait, the one of higher `priority` starts its shards first. `budget` is what the batch may cost,
+    in the deployment's currency.
+    """
 
     batch_id: str
     name: str
@@ -70,6 +93,8 @@ class NewBatch:
     run_id: str | None = None
     requested_by: str | None = None
     parent_batch_id: str | None = None
+    priority: int = 0
+    budget: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +104,17 @@ class BatchRecord(NewBatch):
     state: BatchState
     requested: Request | None
     finished_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionRecord:
+    """An entry of a batch's log of actions."""
+
+    batch_id: str
+    at: datetime
+    by: Actor
+    action: Action
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from sqlalchemy import URL, Connection, inspect, text
 from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.batches import Batches
 from magi2.catalog.clips import Clips
+from magi2.catalog.control import Control
 from magi2.catalog.engine import Database
+from magi2.catalog.notices import Notices
 from magi2.catalog.runs import Runs
 from magi2.catalog.tables import REVISION, VERSION_TABLE
 from magi2.errors import ConfigError
@@ -22,6 +24,8 @@ class Catalog:
         self.clips = Clips(database)
         self.runs = Runs(database)
         self.artifacts = Artifacts(database)
+        self.control = Control(database)
+        self.notices = Notices(database)
 
     def __repr__(self) -> str:
         return f"Catalog({self.database.place!r})"

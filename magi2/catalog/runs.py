@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
 from magi2.catalog.clips import outcome, settle_clips
 from magi2.catalog.engine import Database
@@ -97,6 +97,16 @@ class Runs:
         """
         for chunk in chunks(runs):
             self._database.write(_finish, batch_id, chunk)
+
+    def accelerator_seconds(self, batch_id: str) -> dict[tuple[str, StageName], float]:
+        """What each clip took in each stage so far, by clip id and stage, all attempts and all ranks together."""
+        query = (
+            select(StageRunRow.clip_id, StageRunRow.stage, func.sum(StageRunRow.accelerator_seconds))
+            .where(StageRunRow.batch_id == batch_id, StageRunRow.accelerator_seconds > 0)
+            .group_by(StageRunRow.clip_id, StageRunRow.stage)
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return {(clip_id, StageName(stage)): seconds for clip_id, stage, seconds in rows}
 
     def of_clip(self, batch_id: str, clip_id: str) -> list[Run]:
         """All runs of a clip in a batch, by stage and attempt."""

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
@@ -98,6 +98,32 @@ class BatchRow(Base):
     run_id: Mapped[str | None]
     requested_by: Mapped[str | None]
     parent_batch_id: Mapped[str | None]
+    priority: Mapped[int] = mapped_column(server_default="0")
+    budget: Mapped[float | None]
+
+
+class BatchActionRow(Base):
+    """What somebody did to a batch, in the order in which it was done."""
+
+    __tablename__ = "batch_actions"
+
+    action_id: Mapped[int] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id", ondelete="CASCADE"), index=True)
+    at: Mapped[datetime]
+    user_id: Mapped[str]
+    user_name: Mapped[str]
+    action: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+
+
+class NoticeRow(Base):
+    """What people were told of, so that they are told once: `kind` of a batch, or of anything else by its name."""
+
+    __tablename__ = "notices"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
 
 
 class RefusedRow(Base):

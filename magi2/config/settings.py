@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class Settings:
     """Path of the ffmpeg program; by default the system's, else imageio-ffmpeg's (MAGI2_FFMPEG)."""
     deterministic: bool = False
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
+    price_per_accelerator_hour: float | None = None
+    """What an hour of one accelerator costs; without it no cost is told (MAGI2_PRICE_PER_ACCELERATOR_HOUR)."""
+    currency: str = "USD"
+    """Its currency, also that of budgets (MAGI2_CURRENCY)."""
     pe_base_url: str | None = None
     """OpenAI-compatible endpoint for prompt enhancement (MAGI2_PE_BASE_URL)."""
     pe_model: str = "gemini-3.1-pro-preview"
@@ -91,4 +96,12 @@ def _parse(variable: str, name: str, text: str) -> object:
             return float(text)
         except ValueError as error:
             raise ConfigError(f"environment: {variable}={text!r} is not a number of seconds") from error
+    if name == "price_per_accelerator_hour":
+        try:
+            price = float(text)
+        except ValueError as error:
+            raise ConfigError(f"environment: {variable}={text!r} is not a number") from error
+        if not 0 <= price < math.inf:
+            raise ConfigError(f"environment: {variable}={text!r} is no price")
+        return price
     return text

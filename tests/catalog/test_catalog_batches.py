@@ -8,7 +8,7 @@ import pytest
 from catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import BatchState, Catalog, ClipState, Request, Run, RunState, StageProgress, StateError
+from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StageProgress, StateError
 from magi2.types import StageName
 
 
@@ -93,7 +93,6 @@ def test_batch_does_not_move_where_it_may_not(catalog: Catalog, before: BatchSta
 def test_absent_batch_is_named(catalog: Catalog) -> None:
     for call in (
         lambda: catalog.batches.mark("nigth", BatchState.RUNNING),
-        lambda: catalog.batches.request("nigth", Request.CANCEL),
         lambda: catalog.batches.progress("nigth"),
     ):
         with pytest.raises(StateError, match="no batch 'nigth'"):
@@ -117,29 +116,6 @@ def test_cancelled_batch_takes_its_unfinished_clips_along(catalog: Catalog, stor
     catalog.batches.mark("night", BatchState.CANCELLED)
     clips = [catalog.clips.get("night", clip_id) for clip_id in (finished, broken, running, waiting)]
     assert [clip and clip.state for clip in clips] == ["done", "failed", "cancelled", "cancelled"]
-
-
-def test_requests_are_kept_until_the_batch_runs_again(catalog: Catalog) -> None:
-    catalog.batches.create(make_batch(), PROFILES)
-
-    def requested() -> Request | None:
-        found = catalog.batches.get("night")
-        assert found is not None
-        return found.requested
-
-    for request in (Request.PAUSE, None, Request.PAUSE, Request.CANCEL):
-        catalog.batches.request("night", request)
-        assert requested() == request
-    for request in (None, Request.PAUSE):
-        with pytest.raises(StateError, match="was asked to cancel"):
-            catalog.batches.request("night", request)
-    catalog.batches.mark("night", BatchState.RUNNING)  # it had not begun: the wish still counts
-    assert requested() is Request.CANCEL
-    catalog.batches.mark("night", BatchState.CANCELLED)
-    with pytest.raises(StateError, match="too late"):
-        catalog.batches.request("night", Request.CANCEL)
-    catalog.batches.mark("night", BatchState.RUNNING)
-    assert requested() is None
 
 
 def test_batches_are_found_newest_first_and_page_by_page(catalog: Catalog) -> None:

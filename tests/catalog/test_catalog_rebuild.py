@@ -21,7 +21,7 @@ from catalog_samples import (
 )
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
+from magi2.catalog import Actor, ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.types import Clip, FigureImage, StageName
@@ -140,7 +140,7 @@ def test_row_of_an_artifact_made_anew_is_replaced(catalog: Catalog, store: Local
 def test_wish_for_a_running_batch_is_kept(catalog: Catalog, store: LocalStore) -> None:
     StoredPlan(store).save([[make_clip()]])
     rebuild(store, catalog)
-    catalog.batches.request("night", Request.CANCEL)
+    catalog.control.cancel("night", by=Actor("1", "ann"))
     rebuild(store, catalog)
     batch = catalog.batches.get("night")
     assert batch is not None

@@ -1,0 +1,268 @@
+"""Lists of clips as people page through them: short rows, ordered and cut by the database."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select
+
+from magi2.catalog.clips import ClipQuery, clip_conditions
+from magi2.catalog.engine import Database
+from magi2.catalog.records import ClipState, Page, RunState
+from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, StageRunRow
+
+PROMPT_CHARACTERS = 300
+TAGS = 200
+FAILURES = 50
+EXAMPLES = 4
+OTHERS = 200
+
+_STATES = ("failed", "running", "waiting", "skipped", "cancelled", "done")  # what needs a look comes first
+
+
+class PageSort(StrEnum):
+    """What a page of clips is ordered by; cost is that of the accelerators."""
+
+    NAME = "name"
+    STATE = "state"
+    SECONDS = "seconds"
+    COST = "cost"
+    UPDATED = "updated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedClip:
+    """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch."""
+
+    batch_id: str
+    clip_id: str
+    names: tuple[str, ...]
+    prompt: str
+    tags: tuple[str, ...]
+    profile_name: str
+    seed: int
+    shard: int | None
+    priority: int
+    state: ClipState
+    failed_stage: str | None
+    reason: str | None
+    artifact_key: str | None
+    updated_at: datetime
+    flags: tuple[str, ...] = ()
+    seconds: float = 0.0
+    accelerator_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """How many clips failed in a stage for a reason, and a few of them."""
+
+    stage: str | None
+    reason: str | None
+    error_code: str | None
+    count: int
+    examples: Sequence[ListedClip]
+
+
+@dataclass(frozen=True)
+class Facets:
+    """The values that occur in a batch, each with its number of clips; of tags the most frequent."""
+
+    states: Mapping[str, int]
+    profiles: Mapping[str, int]
+    tags: Mapping[str, int]
+
+
+class Pages:
+    """Clips for lists. All raise InfrastructureError when the database does not answer."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def clips(
+        self,
+        query: ClipQuery,
+        *,
+        sort: PageSort = PageSort.UPDATED,
+        descending: bool = True,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> Page[ListedClip]:
+        """Clips of the query's batch, in an order that is the same on every page."""
+        ids = _base(query).order_by(_ordered(sort, descending), BatchClipRow.clip_id).offset(offset).limit(limit)
+        if sort in (PageSort.SECONDS, PageSort.COST):
+            totals = _totals(query.batch_id or "").subquery()
+            ids = ids.outerjoin(totals, totals.c.clip_id == BatchClipRow.clip_id)
+            column = totals.c.seconds if sort is PageSort.SECONDS else totals.c.accelerator_seconds
+            known = func.coalesce(column, 0.0)
+            ids = ids.order_by(None).order_by(known.desc() if descending else known.asc(), BatchClipRow.clip_id)
+        count = select(func.count()).select_from(_base(query).subquery())
+
+        def work(connection: Connection) -> Page[ListedClip]:
+            pairs = [(row.batch_id, row.clip_id) for row in connection.execute(ids)]
+            return Page(_listed(connection, pairs), connection.scalar(count) or 0)
+
+        return self._database.read(work)
+
+    def others(self, batch_id: str, clip_id: str) -> list[ListedClip]:
+        """Clips of the same prompt and images under another profile or seed, finished ones first, each once."""
+        return self._database.read(_others, batch_id, clip_id)
+
+    def facets(self, batch_id: str) -> Facets:
+        """What the clips of the batch can be filtered by."""
+        return self._database.read(_facets, batch_id)
+
+    def failures(self, batch_id: str) -> Page[FailureGroup]:
+        """Failed clips by stage and reason, the most frequent first."""
+        return self._database.read(_failures, batch_id)
+
+
+def _base(query: ClipQuery) -> Select[str, str]:
+    found = select(BatchClipRow.batch_id, BatchClipRow.clip_id)
+    if query.profile is not None or query.text:
+        found = found.join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
+    return found.where(*clip_conditions(query))
+
+
+def _ordered(sort: PageSort, descending: bool) -> ColumnElement[Any]:
+    columns: dict[PageSort, ColumnElement[Any]] = {
+        PageSort.NAME: func.coalesce(BatchClipRow.names[0].as_string(), ""),
+        PageSort.STATE: case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state),
+    }
+    column = columns.get(sort, BatchClipRow.updated_at.expression)
+    return column.desc() if descending else column.asc()
+
+
+def _totals(batch_id: str) -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            StageRunRow.clip_id,
+            func.coalesce(func.sum(StageRunRow.seconds), 0.0).label("seconds"),
+            func.coalesce(func.sum(StageRunRow.accelerator_seconds), 0.0).label("accelerator_seconds"),
+        )
+        .where(StageRunRow.batch_id == batch_id)
+        .group_by(StageRunRow.clip_id)
+    )
+
+
+def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
+    """The clips at these places, in this order, in three statements whatever their number."""
+    batch_ids, clip_ids = ({pair[index] for pair in pairs} for index in (0, 1))
+    if not pairs:
+        return []
+    rows = connection.execute(_rows().where(BatchClipRow.batch_id.in_(batch_ids), BatchClipRow.clip_id.in_(clip_ids)))
+    clips = {(row.batch_id, row.clip_id): _clip(row) for row in rows}
+    these = StageRunRow.batch_id.in_(batch_ids), StageRunRow.clip_id.in_(clip_ids)
+    sums = (
+        select(
+            StageRunRow.batch_id,
+            StageRunRow.clip_id,
+            func.sum(StageRunRow.seconds).label("seconds"),
+            func.sum(StageRunRow.accelerator_seconds).label("accelerator_seconds"),
+        )
+        .where(*these)
+        .group_by(StageRunRow.batch_id, StageRunRow.clip_id)
+    )
+    seconds = {(row.batch_id, row.clip_id): row for row in connection.execute(sums)}
+    flagged = select(StageRunRow.batch_id, StageRunRow.clip_id, StageRunRow.flags).where(
+        *these, StageRunRow.state.in_((RunState.MADE, RunState.REUSED)), cast(StageRunRow.flags, Text) != "[]"
+    )
+    flags: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in connection.execute(flagged):
+        flags[row.batch_id, row.clip_id] += row.flags
+    return [
+        replace(
+            clips[pair],
+            flags=tuple(dict.fromkeys([*clips[pair].flags, *flags[pair]])),
+            seconds=(seconds[pair].seconds if pair in seconds else None) or 0.0,
+            accelerator_seconds=(seconds[pair].accelerator_seconds if pair in seconds else None) or 0.0,
+        )
+        for pair in pairs
+    ]
+
+
+def _rows() -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            BatchClipRow.__table__,
+            func.substr(ClipRow.prompt, 1, PROMPT_CHARACTERS + 1).label("prompt"),
+            ClipRow.profile_name,
+            ClipRow.seed,
+            ArtifactRow.flags.label("artifact_flags"),
+        )
+        .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
+        .outerjoin(ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key)
+    )
+
+
+def _clip(row: Row[Any]) -> ListedClip:
+    is_cut = len(row.prompt) > PROMPT_CHARACTERS
+    return ListedClip(
+        batch_id=row.batch_id,
+        clip_id=row.clip_id,
+        names=tuple(row.names),
+        prompt=f"{row.prompt[:PROMPT_CHARACTERS]}\u2026" if is_cut else row.prompt,
+        tags=tuple(row.tags),
+        profile_name=row.profile_name,
+        seed=row.seed,
+        shard=row.shard,
+        priority=row.priority,
+        state=ClipState(row.state),
+        failed_stage=row.failed_stage,
+        reason=row.reason,
+        artifact_key=row.artifact_key,
+        updated_at=row.updated_at,
+        flags=tuple(row.artifact_flags or ()),
+    )
+
+
+def _others(connection: Connection, batch_id: str, clip_id: str) -> list[ListedClip]:
+    chosen = select(ClipRow.prompt).where(ClipRow.clip_id == clip_id).scalar_subquery()
+    same_prompt = select(ClipRow.clip_id, ClipRow.figures).where(ClipRow.prompt == chosen).limit(OTHERS)
+    images = {row.clip_id: _images(row.figures) for row in connection.execute(same_prompt)}
+    clip_ids = [each for each, found in images.items() if each != clip_id and found == images.get(clip_id)]
+    places = (
+        select(BatchClipRow.batch_id, BatchClipRow.clip_id)
+        .where(BatchClipRow.clip_id.in_(clip_ids))
+        .order_by(
+            (BatchClipRow.state == ClipState.DONE).desc(),
+            (BatchClipRow.batch_id == batch_id).desc(),
+            BatchClipRow.updated_at.desc(),
+        )
+    )
+    first = {row.clip_id: row.batch_id for row in reversed(connection.execute(places).all())}
+    order = dict.fromkeys(row.clip_id for row in connection.execute(places))
+    return _listed(connection, [(first[each], each) for each in order])
+
+
+def _images(figures: Iterable[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    return sorted((each["number"], each["sha256"]) for each in figures)
+
+
+def _facets(connection: Connection, batch_id: str) -> Facets:
+    ours = BatchClipRow.batch_id == batch_id
+    states = select(BatchClipRow.state, func.count()).where(ours).group_by(BatchClipRow.state)
+    profiles = (
+        select(ClipRow.profile_name, func.count())
+        .join(BatchClipRow, BatchClipRow.clip_id == ClipRow.clip_id)
+        .where(ours)
+        .group_by(ClipRow.profile_name)
+    )
+    lists = select(func.min(cast(BatchClipRow.tags, Text)), func.count(), BatchClipRow.clip_id)
+    lists = select(cast(BatchClipRow.tags, Text).label("text"), func.min(BatchClipRow.clip_id), func.count())
+    lists = lists.where(ours).group_by(cast(BatchClipRow.tags, Text))
+    counts: Counter[str] = Counter()
+    found = connection.execute(lists).all()
+    tags = _tags(connection, batch_id, [clip_id for _, clip_id, _ in found])
+    for _, clip_id, count in found:
+        counts.update(dict.fromkeys(tags[clip_id], count))
+    return Facets(
+        states={state: count for state, count in connection.execute(states)},
+        profiles={name: count for name, count in connection.execute(profiles)},
+        tags=dict(counts.most_common(TAGS)),
+    )

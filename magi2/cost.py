@@ -1,0 +1,90 @@
+"""What rendering costs: accelerator-seconds, which count every rank's, at the deployment's price."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError
+from magi2.types import StageName
+
+if TYPE_CHECKING:
+    from magi2.catalog import Catalog
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an hour of one accelerator costs, in `currency`."""
+
+    per_accelerator_hour: float
+    currency: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """The deployment's price, or None when none is set."""
+        if settings.price_per_accelerator_hour is None:
+            return None
+        return cls(settings.price_per_accelerator_hour, settings.currency)
+
+    def cost(self, accelerator_seconds: float) -> float:
+        """What these seconds cost."""
+        return accelerator_seconds / 3600 * self.per_accelerator_hour
+
+    def text(self, amount: float) -> str:
+        """An amount for people, such as `12.30 USD`; small ones keep two digits that count."""
+        digits = 2 if amount >= 0.1 or amount == 0 else 4
+        return f"{amount:,.{digits}f} {self.currency}"
+
+
+def price_for_budget(settings: Settings) -> Price:
+    """The price by which a budget is watched. Raises ConfigError when none is set."""
+    price = Price.of(settings)
+    if price is None or price.per_accelerator_hour == 0:
+        raise ConfigError("a budget needs a price", hint="set MAGI2_PRICE_PER_ACCELERATOR_HOUR, and MAGI2_CURRENCY")
+    return price
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """What a batch took so far, all attempts together: accelerator-seconds by clip id and by stage.
+
+    The costs of clips, of stages and of the batch are None when the deployment has no price.
+    """
+
+    price: Price | None
+    clip_seconds: Mapping[str, float]
+    stage_seconds: Mapping[StageName, float]
+
+    @classmethod
+    def read(cls, catalog: Catalog, batch_id: str, price: Price | None) -> Self:
+        """What the catalog knows of a batch. Raises InfrastructureError when it does not answer."""
+        clips: dict[str, float] = defaultdict(float)
+        stages: dict[StageName, float] = defaultdict(float)
+        for (clip_id, stage), seconds in catalog.runs.accelerator_seconds(batch_id).items():
+            clips[clip_id] += seconds
+            stages[stage] += seconds
+        return cls(price, dict(clips), {stage: stages[stage] for stage in StageName if stage in stages})
+
+    @property
+    def accelerator_seconds(self) -> float:
+        """What the batch took."""
+        return sum(self.stage_seconds.values())
+
+    @property
+    def total(self) -> float | None:
+        """What the batch cost."""
+        return self._cost(self.accelerator_seconds)
+
+    def of_clip(self, clip_id: str) -> float | None:
+        """What a clip cost."""
+        return self._cost(self.clip_seconds.get(clip_id, 0.0))
+
+    def of_stage(self, stage: StageName) -> float | None:
+        """What a stage cost."""
+        return self._cost(self.stage_seconds.get(stage, 0.0))
+
+    def _cost(self, accelerator_seconds: float) -> float | None:
+        return None if self.price is None else self.price.cost(accelerator_seconds)
