@@ -93,7 +93,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "magi2.seeds": ("magi2.errors",),
     "magi2.platform": ("torch", "magi2.errors"),
     "magi2.kernels": ("torch", "triton"),
-    "magi2.models": ("torch", "safetensors", "magi2.errors", "magi2.kernels"),
+    "magi2.parallel": ("torch", "magi2.errors"),
+    "magi2.models": ("torch", "safetensors", "magi2.errors", "magi2.kernels", "magi2.parallel"),
     "magi2.models.text_encoder": ("transformers", "tokenizers"),
     "magi2.sampling": ("torch", "magi2.errors", "magi2.seeds"),
     "magi2.prompts": ("PIL", "json_repair", "openai", "pydantic", "magi2.errors"),
@@ -107,7 +108,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "magi2.stages": (
         "torch",
         *(f"magi2.{name}" for name in ("artifacts", "checkpoints", "config", "errors", "platform", "types")),
-        *(f"magi2.{name}" for name in ("media", "models", "prompts", "sampling")),
+        *(f"magi2.{name}" for name in ("media", "models", "parallel", "prompts", "sampling")),
     ),
 }
 """Package -> what it may import besides itself and the standard library. A package inside another may import more."""
@@ -191,7 +192,8 @@ SURFACE = sorted(name for name in sources() if below(name, "operators", "dags"))
 TORCH_FREE = [
     *("magi2.types", "magi2.errors", "magi2.seeds", "magi2.batch", "magi2.plan", "magi2.config.load"),
     *("magi2.stages.recipes", "magi2.stages.books", "magi2.stages.captions", "magi2.artifacts", "magi2.catalog"),
-    *("magi2.runtime.launcher", "magi2.runtime.exit_codes", "magi2.checkpoints.layout", "magi2.cli.main"),
+    *("magi2.runtime.launcher", "magi2.runtime.exit_codes", "magi2.checkpoints.layout", "magi2.parallel.layout"),
+    "magi2.cli.main",
     *SURFACE,
 ]
 
