@@ -3,7 +3,8 @@
 Documents of a batch:
 
     batches/<batch_id>/batch.json         name, source, options, resolved profiles, refused rows, counts
-    batches/<batch_id>/cached.json        clips that are finished already, each with the `key` of its delivered file
+    batches/<batch_id>/cached.json        clips that are finished already, each with the `key` of its delivered file and
+                                          the `flags` of its caption and embeddings
     batches/<batch_id>/shards/<n>.json    clips that one task renders with one load of the weights
     images/<sha256>                       reference images, so that no host and no rerun needs the original file
 """
@@ -11,6 +12,7 @@ Documents of a batch:
 from __future__ import annotations
 
 import json
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,9 +29,11 @@ from magi2.config.profile import Profile
 from magi2.config.strict import validate
 from magi2.errors import ContractError, CorruptedArtifactError, ImageError, InputError
 from magi2.media.files import partial_file
-from magi2.stages.captions import find_caption
+from magi2.stages.captions import caption_flags, caption_key, find_caption
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, FigureImage, StageName
+
+logger = logging.getLogger(__name__)
 
 MAX_SHARDS = 128
 """Length of the task map in Airflow, whatever the size of the batch."""
@@ -83,6 +87,8 @@ class BatchPlan:
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
     finished: Mapping[str, str] = field(default_factory=dict)
     """Key of the delivered file of each cached clip, by clip id."""
+    text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
 
     @property
     def clips(self) -> int:
@@ -110,13 +116,16 @@ def plan_batch(
     origin = origin or {}
     cached, to_render, missing = [], [], dict.fromkeys((stage.value for stage in StageName), 0)
     finished: dict[str, str] = {}
+    text_flags: dict[str, tuple[str, ...]] = {}
     for clip in batch.clips:
-        needed, key = _look_up(clip, book_of(clip.profile_digest), store)
-        if options.force or key is None:
+        book = book_of(clip.profile_digest)
+        needed, chain = _look_up(clip, book, store)
+        if options.force or chain is None:
             to_render.append(clip)
         else:
             cached.append(clip)
-            finished[clip.clip_id] = key
+            finished[clip.clip_id] = chain[StageName.MUX].key
+            text_flags[clip.clip_id] = _text_flags(clip, book, store, chain[StageName.ENCODE])
         for stage in needed:
             missing[stage.value] += 1
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
@@ -133,6 +142,7 @@ def plan_batch(
         profiles=profiles,
         origin=origin,
         finished=finished,
+        text_flags=text_flags,
     )
 
 
@@ -145,8 +155,10 @@ def missing_stages(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[
     return _look_up(clip, book, store)[0]
 
 
-def _look_up(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[tuple[StageName, ...], str | None]:
-    """The stages whose artifact a clip lacks, and the key of its finished file if that is there."""
+def _look_up(
+    clip: Clip, book: RecipeBook, store: ArtifactStore
+) -> tuple[tuple[StageName, ...], Mapping[StageName, Recipe] | None]:
+    """The stages whose artifact a clip lacks, and the recipes of its stages if its finished file is there."""
     try:
         caption = find_caption(store, book, clip)
     except CorruptedArtifactError:
@@ -155,8 +167,21 @@ def _look_up(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[tuple[
         return stage_names(book.profile), None
     chain = book.chain(clip, caption.text)
     if _is_stored(store, chain[StageName.MUX]):
-        return (), chain[StageName.MUX].key
+        return (), chain
     return tuple(stage for stage, recipe in chain.items() if not _is_stored(store, recipe)), None
+
+
+def _text_flags(clip: Clip, book: RecipeBook, store: ArtifactStore, encode: Recipe) -> tuple[str, ...]:
+    """What a finished clip's caption and embeddings are flagged with, as far as they are still there."""
+    flags: list[str] = []
+    try:
+        if (key := caption_key(store, book, clip)) and (caption := store.find(StageName.ENHANCE, key)):
+            flags += caption_flags(caption.flags, book.enhancement_mode)
+        if embeddings := store.find(StageName.ENCODE, encode.key):
+            flags += embeddings.flags
+    except CorruptedArtifactError as error:
+        logger.warning("clip %s: not all of its flags are known: %s", clip.short_id, error)
+    return tuple(dict.fromkeys(flags))
 
 
 def _is_stored(store: ArtifactStore, recipe: Recipe) -> bool:
@@ -208,7 +233,10 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
             "clips": [clip_to_document(clip) for clip in shard.clips],
         }
         store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
-    cached = [clip_to_document(clip) | {"key": plan.finished[clip.clip_id]} for clip in plan.cached]
+    cached = [
+        clip_to_document(clip) | {"key": plan.finished[clip.clip_id], "flags": plan.text_flags[clip.clip_id]}
+        for clip in plan.cached
+    ]
     store.put_document(f"{folder}/cached.json", _encode(cached))
     store.put_document(f"{folder}/batch.json", _encode(_batch_document(plan)))
 

@@ -129,11 +129,12 @@ def _stage_counts(shards: Iterable[_ShardResults]) -> dict[str, StageCount]:
 
 
 def _finished_before(store: ArtifactStore, clip: Mapping[str, Any]) -> ReportedClip:
+    flags: list[str] = clip.get("flags", [])
     try:
         manifest = store.find(StageName.MUX, clip["key"])
-        flags = manifest.flags if manifest else ("removed_since",)
+        flags += manifest.flags if manifest else ("removed_since",)
     except CorruptedArtifactError:
-        flags = ("damaged_since",)
+        flags += ("damaged_since",)
     return _reported(clip, key=clip["key"], flags=flags)
 
 

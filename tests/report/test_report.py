@@ -18,7 +18,7 @@ from magi2.prompts.caption import Caption
 from magi2.report import build_report, profile_stages, save_failure, save_report, to_markdown
 from magi2.runtime.job import StageJob
 from magi2.runtime.results import write_results
-from magi2.stages.captions import CAPTION
+from magi2.stages.captions import CAPTION, FALLBACK
 from magi2.stages.progress import StageResult
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, StageName
@@ -160,6 +160,13 @@ def test_flagged_file_of_an_earlier_run_is_not_called_good(store: LocalStore, tm
     assert not report.skipped
 
 
+def test_flags_of_a_cached_clips_caption_and_embeddings_are_named(store: LocalStore, tmp_path: Path) -> None:
+    finished = clip(1)
+    deliver(store, finished, tmp_path, flags=("frozen",), caption_flags=(FALLBACK,), encode_flags=("truncated",))
+    report = build_report(store, planned(store, [finished]).batch_id)
+    assert [c.flags for c in report.flagged] == [(FALLBACK, "truncated", "frozen")]
+
+
 def test_prompts_and_reasons_are_cut(store: LocalStore) -> None:
     long = clip(1, prompt="word " * 2000)
     plan = planned(store, [long], BadRow(2, "x" * 9000))
@@ -195,12 +202,22 @@ def test_stages_of_a_document_are_those_of_the_profile() -> None:
         assert tuple(profile_stages(profile.model_dump(mode="json"))) == stage_names(profile)
 
 
-def deliver(store: LocalStore, clip: Clip, folder: Path, flags: tuple[str, ...] = ()) -> None:
-    """A caption and a delivered file, as the stages leave them."""
+def deliver(
+    store: LocalStore,
+    clip: Clip,
+    folder: Path,
+    flags: tuple[str, ...] = (),
+    caption_flags: tuple[str, ...] = (),
+    encode_flags: tuple[str, ...] = (),
+) -> None:
+    """A caption, embeddings and a delivered file, as the stages leave them."""
     recipes = BOOKS[clip.profile_digest]
-    caption = folder / "caption.json"
-    caption.write_bytes(Caption(clip.prompt, mode_requested="off", mode_used="off").to_json())
-    store.publish(ManifestDraft(recipes.enhance(clip)), {CAPTION: caption})
-    video = folder / "clip.mp4"
-    video.write_bytes(b"video")
-    store.publish(ManifestDraft(recipes.chain(clip, clip.prompt)[StageName.MUX], flags=flags), {"clip.mp4": video})
+    chain = recipes.chain(clip, clip.prompt)
+    made = [
+        (recipes.enhance(clip), CAPTION, Caption(clip.prompt, mode_requested="off", mode_used="off").to_json()),
+        (chain[StageName.ENCODE], "payload", b"embeddings"),
+        (chain[StageName.MUX], "clip.mp4", b"video"),
+    ]
+    for (recipe, name, content), flagged in zip(made, (caption_flags, encode_flags, flags), strict=True):
+        (folder / name).write_bytes(content)
+        store.publish(ManifestDraft(recipe, flags=flagged), {name: folder / name})
