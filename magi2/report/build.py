@@ -16,7 +16,7 @@ from magi2.errors import CorruptedArtifactError
 from magi2.plan import load_batch, read_document
 from magi2.report.failures import MAX_PROMPT, MAX_REASON, load_failure
 from magi2.report.markdown import to_markdown
-from magi2.report.records import Report, ReportedClip, StageCount
+from magi2.report.records import Report, ReportedClip, StageCount, StageOutcome
 from magi2.runtime.events import cut
 from magi2.runtime.results import read_results
 from magi2.types import StageName
@@ -92,15 +92,17 @@ class _ShardResults:
 
     def _clip(self, planned: Mapping[str, Any]) -> ReportedClip:
         flags: list[str] = []
+        stages: dict[str, StageOutcome] = {}
         row: Mapping[str, Any] = {}
         for stage, rows in self.rows.items():
             row = rows.get(planned["clip_id"]) or self._unreached(stage)
             flags += row.get("flags") or []
+            stages[stage.value] = StageOutcome(row["state"], row.get("seconds") or 0.0)
             if row["state"] not in ("made", "reused"):
                 reason = cut(row.get("error") or row["state"], MAX_REASON)
-                code = row.get("error_code")
-                return _reported(planned, stage=stage.value, error_code=code, reason=reason, flags=flags)
-        return _reported(planned, flags=flags, key=row.get("key"))
+                outcome = {"stage": stage.value, "error_code": row.get("error_code"), "reason": reason}
+                return _reported(planned, flags=flags, stages=stages, **outcome)
+        return _reported(planned, flags=flags, stages=stages, key=row.get("key"))
 
     def _unreached(self, stage: StageName) -> Mapping[str, Any]:
         """What stands for a clip's result in a stage that did not come to an end."""

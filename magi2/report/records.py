@@ -10,6 +10,14 @@ LISTS = ("failed", "flagged", "done", "skipped")
 """The lists of a report, in the order in which people want them."""
 
 
+@dataclass(frozen=True)
+class StageOutcome:
+    """What a stage made of one clip (`made`, `reused` or `failed`), and in how many seconds."""
+
+    state: str
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportedClip:
     """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file."""
@@ -25,6 +33,8 @@ class ReportedClip:
     reason: str | None = None
     flags: tuple[str, ...] = ()
     key: str | None = None
+    stages: Mapping[str, StageOutcome] = field(default_factory=dict)
+    """The stages that this run has taken it through, in order."""
 
 
 @dataclass(frozen=True)

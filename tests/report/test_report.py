@@ -86,6 +86,12 @@ def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
     assert (refused.row, refused.stage, refused.reason) == (5, "plan", "the prompt is empty")
     assert (failed.clip_id, failed.stage, failed.error_code) == (clips[1].clip_id, "preview", "image")
     assert failed.reason == "no such picture"
+    assert {name: outcome.state for name, outcome in failed.stages.items()} == {
+        "enhance": "made",
+        "encode": "reused",
+        "preview": "failed",
+    }
+    assert [outcome.seconds for outcome in failed.stages.values()] == [2.0, 2.0, 0.5]
     assert report.counts == {
         "clips_done": 2,
         "clips_flagged": 1,
