@@ -8,12 +8,12 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/me | Viewer | who asks, and whether they may act |
 | GET /api/batches | BatchPage | query: state, text, offset, limit (at most 100); the newest first |
 | GET /api/batches/{batch_id} | Batch | |
-| GET /api/batches/{batch_id}/clips | ClipPage | query: see `ClipFilter`, and sort, descending, offset, limit (at most 200) |
+| GET /api/batches/{batch_id}/clips | ClipPage | query: `ClipFilter`, sort, descending, offset, limit (at most 200) |
 | GET /api/batches/{batch_id}/facets | Facets | what the filters can be set to, with counts |
 | GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, the most frequent first |
 | GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
 | GET /api/batches/{batch_id}/clips/{clip_id} | Clip | clip_id: all 64 characters |
-| GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | the same prompt and images under other profiles or seeds |
+| GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | same prompt and images, other profile or seed |
 | GET /api/batches/{batch_id}/clips/{clip_id}/manifests/{stage} | a manifest | as the store has it |
 | GET /api/lookup | Lookup | query: dag_id, run_id, task_id, map_index; `{MAP_INDEX}` as such means none |
 | POST /api/batches/{batch_id}/rerun | Acted | body: RerunRequest |
@@ -23,11 +23,12 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | POST /api/batches/{batch_id}/priority | Acted | body: PriorityRequest |
 | GET, HEAD /media/{key}/{name} | a file | clip.mp4, poster.jpg, contact_sheet.jpg; ranges; ?download=1 to save it |
 | GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
-| GET /static/{name} | a file | renders.js, renders.css and what lies beside them |
+| GET, HEAD /static/{name} | a file | renders.js, renders.css and what lies beside them |
 
-Errors are `{"detail": text}` (422: FastAPI's list): 401 nobody is logged in, 403 no right to it or a cross-site request,
-404 not there, 409 the batch is in no state for it, 503 catalog or store do not answer. What Airflow refuses keeps
-Airflow's status and `detail`. A POST needs `Content-Type: application/json`; its body may be `{}` where all is optional.
+Errors are `{"detail": text}`: 400 what was asked for makes no sense, 401 nobody is logged in, 403 no right to it or a
+cross-site request, 404 not there, 409 the batch is in no state for it, 422 a malformed request (its `detail` is
+FastAPI's list), 503 catalog or store do not answer. What Airflow refuses keeps Airflow's status and `detail`.
+A POST needs `Content-Type: application/json`; its body may be `{}` where all is optional.
 Times are ISO 8601 in UTC, durations seconds, memory bytes, money an amount of `currency` (null: no price is set).
 """
 
@@ -210,16 +211,17 @@ class FailureGroups(Answer):
 
 
 class Figure(Answer):
-    """A reference image; `image` is null when the store no longer has it."""
+    """A reference image; `image` answers 404 when the store no longer has it."""
 
     number: int
-    image: str | None
+    image: str
 
 
 class StageStep(Answer):
-    """One attempt at one stage, or a stage that the clip has not reached (`attempt` 0, `state` waiting).
+    """One attempt at one stage; `attempt` is 0 where there was none in this batch.
 
-    `state`: waiting, running, made, reused, failed, cancelled. `is_last`: no later attempt at this stage.
+    `state`: waiting, running, made, reused, failed, skipped, cancelled. Without an attempt it is waiting, or reused for
+    a clip that was finished before the batch. `is_last`: no later attempt at this stage.
     """
 
     stage: StageText
@@ -304,18 +306,18 @@ class ActionRequest(BaseModel):
 class RerunRequest(ActionRequest):
     """Start the batch again as a new run. `only`: all clips, those that failed, or those with these ids.
 
-    With `overrides` (`refiner.steps=8`) the stages they change are made; without, and not for failed clips alone,
-    every stage from `from_stage` on is made again and compared with what is stored.
+    Without `from_stage` what is missing is made. With it every stage from there on is made again and compared with what
+    is stored; but with `overrides` (`refiner.steps=8`) it only says which stage the first change may reach.
     """
 
-    from_stage: StageText = "enhance"
+    from_stage: StageText | None = None
     only: Literal["all", "failed"] | Annotated[list[ClipIdText], Field(min_length=1, max_length=1000)] = "all"
     overrides: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = []
     failure_limit: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
 
 class CancelRequest(ActionRequest):
-    """End the batch: its run in Airflow and every clip that is not finished."""
+    """End the batch for good: its run in Airflow and every clip that is not finished."""
 
 
 class PauseRequest(ActionRequest):
