@@ -44,7 +44,10 @@ _SORT_COLUMNS: dict[ClipSort, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClipQuery:
-    """Which clips: all conditions that are given must hold. `text` is looked for in prompt, names and clip id."""
+    """Which clips: all conditions that are given must hold. `text` is looked for in prompt, names and clip id.
+
+    `failed_stage` and `reason` are those of a failure.
+    """
 
     batch_id: str | None = None
     state: ClipState | None = None
@@ -52,6 +55,8 @@ class ClipQuery:
     tag: str | None = None
     text: str | None = None
     shard: int | None = None
+    failed_stage: str | None = None
+    reason: str | None = None
 
 
 class Clips:
@@ -129,7 +134,7 @@ class Clips:
         limit: int = 50,
     ) -> Page[ClipRecord]:
         """Clips that meet the query, in an order that is the same on every page; unknown shards come last."""
-        conditions = _conditions(query)
+        conditions = clip_conditions(query)
         column = _SORT_COLUMNS[sort]
         ordered = (column.desc() if descending else column.asc()).nulls_last()
         rows = _records().where(*conditions).order_by(ordered, BatchClipRow.batch_id, BatchClipRow.clip_id)
@@ -229,11 +234,14 @@ def _refusal(connection: Connection, batch_id: str, clip_ids: list[str], state: 
     )
 
 
-def _conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
+def clip_conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
+    """What a query asks of the rows of `BatchClipRow` and, for profile and text, `ClipRow`."""
     equal = (
         (BatchClipRow.batch_id, query.batch_id),
         (BatchClipRow.state, query.state),
         (BatchClipRow.shard, query.shard),
+        (BatchClipRow.failed_stage, query.failed_stage),
+        (BatchClipRow.reason, query.reason),
         (ClipRow.profile_name, query.profile),
     )
     conditions = [column == value for column, value in equal if value is not None]

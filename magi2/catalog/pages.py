@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select, text
 
 from magi2.catalog.clips import ClipQuery, clip_conditions
 from magi2.catalog.engine import Database
@@ -79,7 +80,7 @@ class Facets:
 
 
 class Pages:
-    """Clips for lists. All raise InfrastructureError when the database does not answer."""
+    """Clips in lists. All raise InfrastructureError when the database does not answer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -93,15 +94,9 @@ class Pages:
         offset: int = 0,
         limit: int = 50,
     ) -> Page[ListedClip]:
-        """Clips of the query's batch, in an order that is the same on every page."""
-        ids = _base(query).order_by(_ordered(sort, descending), BatchClipRow.clip_id).offset(offset).limit(limit)
-        if sort in (PageSort.SECONDS, PageSort.COST):
-            totals = _totals(query.batch_id or "").subquery()
-            ids = ids.outerjoin(totals, totals.c.clip_id == BatchClipRow.clip_id)
-            column = totals.c.seconds if sort is PageSort.SECONDS else totals.c.accelerator_seconds
-            known = func.coalesce(column, 0.0)
-            ids = ids.order_by(None).order_by(known.desc() if descending else known.asc(), BatchClipRow.clip_id)
-        count = select(func.count()).select_from(_base(query).subquery())
+        """Clips that meet the query, in an order that is the same on every page. It names a batch."""
+        ids = _sorted(_found(query), query.batch_id, sort, descending).offset(offset).limit(limit)
+        count = select(func.count()).select_from(_found(query).subquery())
 
         def work(connection: Connection) -> Page[ListedClip]:
             pairs = [(row.batch_id, row.clip_id) for row in connection.execute(ids)]
@@ -122,32 +117,32 @@ class Pages:
         return self._database.read(_failures, batch_id)
 
 
-def _base(query: ClipQuery) -> Select[str, str]:
+def _found(query: ClipQuery) -> Select[str, str]:
     found = select(BatchClipRow.batch_id, BatchClipRow.clip_id)
     if query.profile is not None or query.text:
         found = found.join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
     return found.where(*clip_conditions(query))
 
 
-def _ordered(sort: PageSort, descending: bool) -> ColumnElement[Any]:
-    columns: dict[PageSort, ColumnElement[Any]] = {
-        PageSort.NAME: func.coalesce(BatchClipRow.names[0].as_string(), ""),
-        PageSort.STATE: case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state),
-    }
-    column = columns.get(sort, BatchClipRow.updated_at.expression)
-    return column.desc() if descending else column.asc()
-
-
-def _totals(batch_id: str) -> Select[*tuple[Any, ...]]:
-    return (
-        select(
-            StageRunRow.clip_id,
-            func.coalesce(func.sum(StageRunRow.seconds), 0.0).label("seconds"),
-            func.coalesce(func.sum(StageRunRow.accelerator_seconds), 0.0).label("accelerator_seconds"),
+def _sorted(found: Select[str, str], batch_id: str | None, sort: PageSort, descending: bool) -> Select[str, str]:
+    column: ColumnElement[Any]
+    if sort in (PageSort.SECONDS, PageSort.COST):
+        taken = StageRunRow.seconds if sort is PageSort.SECONDS else StageRunRow.accelerator_seconds
+        totals = (
+            select(StageRunRow.clip_id, func.sum(taken).label("taken"))
+            .where(StageRunRow.batch_id == batch_id)
+            .group_by(StageRunRow.clip_id)
+            .subquery()
         )
-        .where(StageRunRow.batch_id == batch_id)
-        .group_by(StageRunRow.clip_id)
-    )
+        found = found.outerjoin(totals, totals.c.clip_id == BatchClipRow.clip_id)
+        column = func.coalesce(totals.c.taken, 0.0)
+    elif sort is PageSort.NAME:
+        column = func.coalesce(BatchClipRow.names[0].as_string(), "")
+    elif sort is PageSort.STATE:
+        column = case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state)
+    else:
+        column = BatchClipRow.updated_at.expression
+    return found.order_by(column.desc() if descending else column.asc(), BatchClipRow.clip_id)
 
 
 def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
@@ -222,9 +217,9 @@ def _clip(row: Row[Any]) -> ListedClip:
 
 
 def _others(connection: Connection, batch_id: str, clip_id: str) -> list[ListedClip]:
-    chosen = select(ClipRow.prompt).where(ClipRow.clip_id == clip_id).scalar_subquery()
-    same_prompt = select(ClipRow.clip_id, ClipRow.figures).where(ClipRow.prompt == chosen).limit(OTHERS)
-    images = {row.clip_id: _images(row.figures) for row in connection.execute(same_prompt)}
+    prompt = select(ClipRow.prompt).where(ClipRow.clip_id == clip_id).scalar_subquery()
+    alike = select(ClipRow.clip_id, ClipRow.figures).where(ClipRow.prompt == prompt).order_by(ClipRow.clip_id)
+    images = {row.clip_id: _images(row.figures) for row in connection.execute(alike.limit(OTHERS))}
     clip_ids = [each for each, found in images.items() if each != clip_id and found == images.get(clip_id)]
     places = (
         select(BatchClipRow.batch_id, BatchClipRow.clip_id)
@@ -235,9 +230,10 @@ def _others(connection: Connection, batch_id: str, clip_id: str) -> list[ListedC
             BatchClipRow.updated_at.desc(),
         )
     )
-    first = {row.clip_id: row.batch_id for row in reversed(connection.execute(places).all())}
-    order = dict.fromkeys(row.clip_id for row in connection.execute(places))
-    return _listed(connection, [(first[each], each) for each in order])
+    best: dict[str, str] = {}
+    for row in connection.execute(places):
+        best.setdefault(row.clip_id, row.batch_id)
+    return _listed(connection, [(where, each) for each, where in best.items()])
 
 
 def _images(figures: Iterable[Mapping[str, Any]]) -> list[tuple[int, str]]:
@@ -253,16 +249,38 @@ def _facets(connection: Connection, batch_id: str) -> Facets:
         .where(ours)
         .group_by(ClipRow.profile_name)
     )
-    lists = select(func.min(cast(BatchClipRow.tags, Text)), func.count(), BatchClipRow.clip_id)
-    lists = select(cast(BatchClipRow.tags, Text).label("text"), func.min(BatchClipRow.clip_id), func.count())
-    lists = lists.where(ours).group_by(cast(BatchClipRow.tags, Text))
-    counts: Counter[str] = Counter()
-    found = connection.execute(lists).all()
-    tags = _tags(connection, batch_id, [clip_id for _, clip_id, _ in found])
-    for _, clip_id, count in found:
-        counts.update(dict.fromkeys(tags[clip_id], count))
+    lists = cast(BatchClipRow.tags, Text)
+    tags: Counter[str] = Counter()
+    for members, count in connection.execute(select(lists, func.count()).where(ours).group_by(lists)):
+        for tag in set(json.loads(members)):
+            tags[tag] += count
     return Facets(
         states={state: count for state, count in connection.execute(states)},
         profiles={name: count for name, count in connection.execute(profiles)},
-        tags=dict(counts.most_common(TAGS)),
+        tags=dict(tags.most_common(TAGS)),
     )
+
+
+def _failures(connection: Connection, batch_id: str) -> Page[FailureGroup]:
+    ours = BatchClipRow.batch_id == batch_id, BatchClipRow.state == ClipState.FAILED
+    reasons = BatchClipRow.failed_stage, BatchClipRow.reason
+    attempts = and_(
+        StageRunRow.batch_id == BatchClipRow.batch_id,
+        StageRunRow.clip_id == BatchClipRow.clip_id,
+        StageRunRow.stage == BatchClipRow.failed_stage,
+    )
+    groups = (
+        select(*reasons, func.max(StageRunRow.error_code), func.count(BatchClipRow.clip_id.distinct()).label("count"))
+        .outerjoin(StageRunRow, attempts)
+        .where(*ours)
+        .group_by(*reasons)
+    )
+    rank = func.row_number().over(partition_by=reasons, order_by=BatchClipRow.clip_id).label("rank")
+    ranked = select(BatchClipRow.clip_id, rank).where(*ours).subquery()
+    first = select(ranked.c.clip_id).where(ranked.c.rank <= EXAMPLES)
+    total = connection.scalar(select(func.count()).select_from(groups.subquery())) or 0
+    rows = connection.execute(groups.order_by(text("count DESC"), *reasons).limit(FAILURES)).all()
+    examples: dict[tuple[str | None, str | None], list[ListedClip]] = defaultdict(list)
+    for clip in _listed(connection, [(batch_id, clip_id) for clip_id in connection.scalars(first)]):
+        examples[clip.failed_stage, clip.reason].append(clip)
+    return Page([FailureGroup(stage, why, code, n, examples[stage, why]) for stage, why, code, n in rows], total)
