@@ -199,6 +199,17 @@ class BlobStore(ABC):
     def get_document(self, name: str) -> bytes | None:
         return self._read(str(document_path(name)))
 
+    def remove_document(self, name: str) -> None:
+        self._delete(str(document_path(name)))
+
+    def sweep_documents(self, folder: str, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
+        latest = self._clock() - older_than_hours * 3600
+        blobs = list(self._list(str(document_path(folder.removesuffix("/")))))
+        old = [blob.name for blob in blobs if blob.changed_at <= latest]
+        for name in old if not dry_run else []:
+            self._delete(name)
+        return [name.removeprefix(f"{DOCUMENTS}/") for name in old]
+
     def list_documents(self, folder: str) -> Iterator[str]:
         for blob in self._list(str(document_path(folder.removesuffix("/")))):
             yield blob.name.removeprefix(f"{DOCUMENTS}/")

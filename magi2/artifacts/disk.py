@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,10 +55,19 @@ def make_folder(folder: Path, *, root: Path) -> None:
 
 def link_file(source: Path, target: Path, *, root: Path) -> None:
     """Give a synced file the further name `target`; raises FileExistsError when the name is taken."""
+    _name_file(os.link, source, target, root)
+
+
+def rename_file(source: Path, target: Path, *, root: Path) -> None:
+    """Give a synced file the name `target` instead of its own; who had that name is gone."""
+    _name_file(os.replace, source, target, root)
+
+
+def _name_file(name: Callable[[Path, Path], None], source: Path, target: Path, root: Path) -> None:
     while True:
         make_folder(target.parent, root=root)
         try:
-            os.link(source, target)
+            name(source, target)
             return
         except FileNotFoundError:
             if not source.exists():

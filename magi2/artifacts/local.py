@@ -21,9 +21,9 @@ from magi2.artifacts.disk import (
     disk_errors,
     last_change,
     link_file,
-    make_folder,
     place_file,
     remove_if_empty,
+    rename_file,
     sync_file,
     sync_folder,
     write_durably,
@@ -114,8 +114,7 @@ class LocalStore(BlobStore):
     def _replace(self, name: str, content: bytes) -> None:
         target = self.root / name
         with disk_errors(target), self._temporary(content) as source:
-            make_folder(target.parent, root=self.root)
-            source.replace(target)
+            rename_file(source, target, root=self.root)
             sync_folder(target.parent)
 
     def _delete(self, name: str) -> None:

@@ -106,6 +106,14 @@ class ArtifactStore(Protocol):
         """A document's content, or None."""
         ...
 
+    def remove_document(self, name: str) -> None:
+        """Remove a document if there is one."""
+        ...
+
+    def sweep_documents(self, folder: str, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
+        """Remove the documents of a folder of names that nobody has written for so long, and say which."""
+        ...
+
     def list_documents(self, folder: str) -> Iterator[str]:
         """The names of the documents in a folder of names, such as `batches` or `batches/`, and below it.
 

@@ -46,6 +46,10 @@ class Settings:
     """Path of the ffmpeg program; by default the system's, else imageio-ffmpeg's (MAGI2_FFMPEG)."""
     deterministic: bool = False
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
+    layout: str | None = None
+    """How preview and refiner are spread over ranks, as in sp8.cfg1.ep4; by default all accelerators (MAGI2_LAYOUT)."""
+    snapshot_every: int = 10
+    """Denoising steps between two snapshots, which are what a kill costs at most; 0 for none (MAGI2_SNAPSHOT_EVERY)."""
     price_per_accelerator_hour: float | None = None
     """What an hour of one accelerator costs; without it no cost is told (MAGI2_PRICE_PER_ACCELERATOR_HOUR)."""
     currency: str = "USD"
@@ -91,17 +95,23 @@ def _parse(variable: str, name: str, text: str) -> object:
         if text.lower() not in ("0", "1", "true", "false"):
             raise ConfigError(f"environment: {variable}={text!r} is neither 0 nor 1")
         return text.lower() in ("1", "true")
+    if name == "snapshot_every":
+        if not text.isdecimal():
+            raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
+        return int(text)
     if name == "pe_timeout_s":
-        try:
-            return float(text)
-        except ValueError as error:
-            raise ConfigError(f"environment: {variable}={text!r} is not a number of seconds") from error
+        return _number(variable, text, "number of seconds")
     if name == "price_per_accelerator_hour":
-        try:
-            price = float(text)
-        except ValueError as error:
-            raise ConfigError(f"environment: {variable}={text!r} is not a number") from error
-        if not 0 <= price < math.inf:
-            raise ConfigError(f"environment: {variable}={text!r} is no price")
-        return price
+        return _number(variable, text, "price")
     return text
+
+
+def _number(variable: str, text: str, what: str) -> float:
+    """A finite number from 0. Raises ConfigError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"environment: {variable}={text!r} is no {what}")
+    return value

@@ -508,6 +508,28 @@ def test_documents_are_listed_by_folder_with_those_of_one_folder_together(store:
         list(store.list_documents("../artifacts"))
 
 
+def test_removed_document_is_gone_and_may_be_removed_again(lab: StoreLab, store: ArtifactStore) -> None:
+    store.put_document("snapshots/preview/a.safetensors", b"abc")
+    store.put_document("snapshots/preview/b.safetensors", b"abc")
+    store.remove_document("snapshots/preview/a.safetensors")
+    store.remove_document("snapshots/preview/a.safetensors")
+    assert lab.open().get_document("snapshots/preview/a.safetensors") is None
+    assert list(lab.open().list_documents("snapshots")) == ["snapshots/preview/b.safetensors"]
+    with pytest.raises(InputError):
+        store.remove_document("../artifacts")
+
+
+def test_old_documents_of_a_folder_are_swept_and_no_others(lab: StoreLab, store: ArtifactStore) -> None:
+    for name in ("snapshots/preview/a.safetensors", "batches/b/batch.json"):
+        store.put_document(name, b"abc")
+    assert store.sweep_documents("snapshots", older_than_hours=1) == []
+    assert store.sweep_documents("snapshots", older_than_hours=-1, dry_run=True) == ["snapshots/preview/a.safetensors"]
+    assert store.get_document("snapshots/preview/a.safetensors") == b"abc"
+    assert store.sweep_documents("snapshots/", older_than_hours=-1) == ["snapshots/preview/a.safetensors"]
+    assert list(lab.open().list_documents("snapshots")) == []
+    assert store.get_document("batches/b/batch.json") == b"abc"
+
+
 def test_documents_written_at_once_are_never_mixed(lab: StoreLab) -> None:
     def work(number: int) -> bytes | None:
         store = lab.open()
