@@ -8,55 +8,40 @@ Source: MAGI-2 preview inference code, turbo decoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from magi2.models.turbo_vae.config import TurboStage
-from magi2.models.video_vae.layout import DoubleSpace, FrameConv, interleave_halves
+from magi2.models.turbo_vae.frames import FrameMap, convolve, frame_blocks, new_frames
+from magi2.models.video_vae.layout import FrameConv
 
 NORM_EPS = 1e-8
-# Frames normalised at once: bounds the fp32 copy to a fraction of the activation, which reaches 5 GB in bf16.
-FRAMES_PER_BLOCK = 4
-
-Activation = Callable[[Tensor], Tensor]
 
 
-def normalise_channels(x: Tensor, eps: float = NORM_EPS, activation: Activation | None = None) -> Tensor:
+def normalise_channels(x: Tensor, eps: float = NORM_EPS, activation: FrameMap | None = None) -> Tensor:
     """`x / sqrt(mean_c(x^2) + eps)` over the channels of [B,C,T,H,W], then the activation, in the dtype of `x`.
 
-    Statistics and quotient are fp32; only a few frames at a time exist in it.
+    Statistics and quotient are fp32: `convolve` asks for a few frames at a time, so that few exist in it.
     """
-
-    def one_block(block: Tensor) -> Tensor:
-        wide = block.float()
-        normed = (wide * torch.rsqrt(wide.square().mean(dim=1, keepdim=True) + eps)).to(x.dtype)
-        return normed if activation is None else activation(normed)
-
-    return torch.cat([one_block(block) for block in torch.split(x, FRAMES_PER_BLOCK, dim=2)], dim=2)
-
-
-def repeat_ends(x: Tensor, count: int) -> Tensor:
-    """[B,C,T,H,W] with the first and the last frame repeated `count` times beyond the ends."""
-    if count == 0:
-        return x
-    shape = (-1, -1, count, -1, -1)
-    return torch.cat([x[:, :, :1].expand(shape), x, x[:, :, -1:].expand(shape)], dim=2)
+    scale = torch.rsqrt(x.float().square().mean(dim=1, keepdim=True) + eps)
+    normed = (x * scale).to(x.dtype)
+    return normed if activation is None else activation(normed)
 
 
 class Conv(nn.Module):
-    """A 3-D convolution that repeats frames at the ends of time and pads space with zeros."""
+    """A 3-D convolution that pads space with zeros and time not at all: `convolve` repeats the ends."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: tuple[int, int, int]) -> None:
         super().__init__()
         time, height, width = kernel
-        self.time_padding = (time - 1) // 2
+        self.reach, self.out_channels = (time - 1) // 2, out_channels
         self.conv = nn.Conv3d(in_channels, out_channels, kernel, padding=(0, height // 2, width // 2))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv(repeat_ends(x, self.time_padding))
+    def forward(self, frames: Tensor) -> Tensor:
+        y: Tensor = self.conv(frames)
         return y
 
 
@@ -65,13 +50,13 @@ class SeparableConv(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
         super().__init__()
-        half = size // 2
-        self.time_padding = half
-        self.depthwise_conv = nn.Conv3d(in_channels, in_channels, size, padding=(0, half, half), groups=in_channels)
+        self.reach, self.out_channels = size // 2, out_channels
+        padding = (0, size // 2, size // 2)
+        self.depthwise_conv = nn.Conv3d(in_channels, in_channels, size, padding=padding, groups=in_channels)
         self.pointwise_conv = nn.Conv3d(in_channels, out_channels, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.pointwise_conv(self.depthwise_conv(repeat_ends(x, self.time_padding)))
+    def forward(self, frames: Tensor) -> Tensor:
+        y: Tensor = self.pointwise_conv(self.depthwise_conv(frames))
         return y
 
 
@@ -83,7 +68,7 @@ class ResidualBlock(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        activation: Activation,
+        activation: FrameMap,
         depthwise_kernel: int | None,
         shortcut_eps: float,
     ) -> None:
@@ -94,18 +79,28 @@ class ResidualBlock(nn.Module):
         self.conv_shortcut = Conv(in_channels, out_channels, (1, 1, 1)) if in_channels != out_channels else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(normalise_channels(x, activation=self.activation))
-        y = self.conv2(normalise_channels(y, activation=F.silu))
-        if self.conv_shortcut is not None:
-            x = self.conv_shortcut(normalise_channels(x, self.shortcut_eps))
-        total: Tensor = x + y
-        return total
+        y = convolve(self.conv1, x, prepare=partial(normalise_channels, activation=self.activation))
+        prepare = partial(normalise_channels, activation=F.silu)
+        return convolve(self.conv2, y, prepare=prepare, shortcut=(x, self._shortcut), overwrite=True)
+
+    def _shortcut(self, frames: Tensor) -> Tensor:
+        if self.conv_shortcut is None:
+            return frames
+        projected: Tensor = self.conv_shortcut(normalise_channels(frames, self.shortcut_eps))
+        return projected
 
 
-def _block_conv(in_channels: int, out_channels: int, depthwise_kernel: int | None) -> nn.Module:
+def _block_conv(in_channels: int, out_channels: int, depthwise_kernel: int | None) -> Conv | SeparableConv:
     if depthwise_kernel is None:
         return Conv(in_channels, out_channels, (3, 3, 3))
     return SeparableConv(in_channels, out_channels, depthwise_kernel)
+
+
+def double_rows_and_columns(x: Tensor) -> Tensor:
+    """[B,C,T,H,W] -> [B,C,T,2H,2W], channels last: every pixel becomes a 2x2 cell, as nearest-exact doubling does."""
+    b, c, t, h, w = x.shape
+    cells = x.permute(0, 2, 3, 4, 1)[:, :, :, None, :, None].expand(b, t, h, 2, w, 2, c)
+    return cells.reshape(b, t, 2 * h, 2 * w, c).permute(0, 4, 1, 2, 3)
 
 
 class Upsampler(nn.Module):
@@ -113,14 +108,25 @@ class Upsampler(nn.Module):
 
     def __init__(self, channels: int, *, in_time: bool) -> None:
         super().__init__()
+        self.channels = channels
         self.time_conv = Conv(channels, 2 * channels, (3, 1, 1)) if in_time else None
-        self.resample = nn.Sequential(DoubleSpace(), FrameConv(channels))
+        # The first of the two has no parameters; its place keeps the published name of the second.
+        self.resample = nn.Sequential(nn.Identity(), FrameConv(channels))
 
     def forward(self, x: Tensor, is_first_window: bool) -> Tensor:
         if self.time_conv is not None:
-            x = interleave_halves(self.time_conv(x))[:, :, 1 if is_first_window else 0 :]
-        y: Tensor = self.resample(x)
-        return y
+            x = self._double_time(x, self.time_conv)[:, :, 1 if is_first_window else 0 :]
+        out = new_frames(x, self.channels, x.shape[2], scale=2)
+        for start, stop in frame_blocks(out):
+            out[:, :, start:stop] = self.resample(double_rows_and_columns(x[:, :, start:stop]))
+        return out
+
+    def _double_time(self, x: Tensor, time_conv: Conv) -> Tensor:
+        """[B,C,2T,H,W]: the first half of the convolution's channels is frame 2t, the second frame 2t+1."""
+        halves = convolve(time_conv, x)
+        out = new_frames(x, self.channels, 2 * x.shape[2])
+        out[:, :, 0::2], out[:, :, 1::2] = halves.chunk(2, dim=1)
+        return out
 
 
 class Blocks(nn.Module):
@@ -151,7 +157,7 @@ class Stage(nn.Module):
     def __init__(self, stage: TurboStage, *, shortcut_eps: float) -> None:
         super().__init__()
 
-        def block(in_channels: int, activation: Activation) -> ResidualBlock:
+        def block(in_channels: int, activation: FrameMap) -> ResidualBlock:
             return ResidualBlock(
                 in_channels,
                 stage.out_channels,

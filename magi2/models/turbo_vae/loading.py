@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import TensorMapping, load_module, read_pickled
 from magi2.models.turbo_vae.config import TurboDecoderConfig
 from magi2.models.turbo_vae.decoder import TurboDecoder
+from magi2.models.turbo_vae.frames import convolution_layout
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ def load_turbo_decoder(
     if report.skipped:
         logger.info("skipped %d tensors of %s that decoding does not need", len(report.skipped), path)
         logger.debug("skipped in %s: %s", path, ", ".join(report.skipped))
+    for conv in (module for module in decoder.modules() if isinstance(module, nn.Conv3d)):
+        conv.to(memory_format=convolution_layout(conv.weight.device))  # type: ignore[call-overload]
     return decoder
 
 
