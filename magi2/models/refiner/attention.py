@@ -7,8 +7,9 @@ where they lie. Both take any number of heads, so that heads may be spread over 
 Source: MAGI-2 preview inference code, refiner attention ranges.
 """
 
-# Shapes: S tokens (N video tokens in block order, then the tail), H query heads, G key-value heads, d head size,
-# b independent attentions of Q queries over K keys, B blocks, E key blocks (B, then those of the padded tail).
+# Shapes: S queries (N video tokens in block order, then the tail), K keys (video, then the tail), H query heads,
+# G key-value heads, d head size, b independent attentions of Q queries, B query blocks, E key blocks (video, then those
+# of the padded tail).
 
 from __future__ import annotations
 
@@ -46,31 +47,31 @@ def attend(q_bQHd: Tensor, k_bKGd: Tensor, v_bKGd: Tensor) -> Tensor:
 
 
 def gather_attention(
-    q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor, grid: WindowGrid, *, max_bytes: int = GATHER_BYTES
+    q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid, *, max_bytes: int = GATHER_BYTES
 ) -> Tensor:
-    """Windowed attention [S, H, d], dtype of q, for S - N tail tokens.
+    """Windowed attention [S, H, d], dtype of q, of the grid's video queries and of the tail's, if they are there.
 
     Extra memory: collected keys and values up to `max_bytes` (or one query block's, if that is more), and three times
     the size of q for reordering.
     """
-    tail = torch.arange(grid.num_tokens, len(q_SHd), device=q_SHd.device)
-    token_bytes = 2 * k_SGd[0].numel() * k_SGd.element_size()
-    pieces = []
+    tail = torch.arange(grid.num_key_tokens, len(k_KGd), device=q_SHd.device)
+    token_bytes = 2 * k_KGd[:1].nbytes
+    pieces = [q_SHd[:0]]
     for group in grid.groups:
         step = max(1, max_bytes // ((len(group.key_slots) + len(tail)) * token_bytes))
         for start in range(0, len(group.query_blocks), step):
             queries = group.query_tokens[start : start + step]
             keys = torch.cat([group.key_tokens(start, start + step), tail.expand(len(queries), -1)], dim=1)
-            pieces.append(attend(q_SHd[queries], k_SGd[keys], v_SGd[keys]).flatten(0, 1))
+            pieces.append(attend(q_SHd[queries], k_KGd[keys], v_KGd[keys]).flatten(0, 1))
     video = torch.cat(pieces)[grid.group_restore]
-    return torch.cat([video, _attend_tail(q_SHd, k_SGd, v_SGd, grid)])
+    return torch.cat([video, _attend_tail(q_SHd, k_KGd, v_KGd, grid)])
 
 
-def _attend_tail(q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor, grid: WindowGrid) -> Tensor:
+def _attend_tail(q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid) -> Tensor:
     tail_queries = q_SHd[grid.num_tokens :]
     if not len(tail_queries):
         return tail_queries
-    return attend(tail_queries[None], k_SGd[None], v_SGd[None])[0]
+    return attend(tail_queries[None], k_KGd[None], v_KGd[None])[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,18 +90,18 @@ class FlexLayout:
 
 def flex_layout(grid: WindowGrid, tail: int) -> FlexLayout:
     """The padded layout of a grid followed by `tail` tokens."""
-    device, volume = grid.order.device, grid.block_volume
+    device, volume, num_blocks = grid.order.device, grid.block_volume, grid.num_query_blocks
     tail_blocks = -(-tail // (volume * TAIL_BLOCKS_STEP)) * TAIL_BLOCKS_STEP
     inside = torch.arange(volume, device=device)
     tail_starts = torch.arange(tail_blocks, device=device) * volume
-    starts_E = torch.cat([grid.starts, grid.num_tokens + tail_starts])
+    starts_E = torch.cat([grid.starts, grid.num_key_tokens + tail_starts])
     lengths_E = torch.cat([grid.lengths, (tail - tail_starts).clamp(0, volume)])
     filled = inside < lengths_E[:, None]
     tokens = torch.where(filled, starts_E[:, None] + inside, 0).flatten()
-    block_of_token = torch.arange(len(grid.starts), device=device).repeat_interleave(grid.lengths)
-    first_place = torch.arange(len(grid.starts), device=device) * volume - grid.starts
+    block_of_token = torch.arange(num_blocks, device=device).repeat_interleave(grid.lengths[:num_blocks])
+    first_place = torch.arange(num_blocks, device=device) * volume - grid.starts[:num_blocks]
     return FlexLayout(
-        token_of_query=tokens[: len(grid.starts) * volume],
+        token_of_query=tokens[: num_blocks * volume],
         token_of_key=tokens,
         place_of_video=torch.arange(grid.num_tokens, device=device) + first_place[block_of_token],
         mask=_block_mask(grid, lengths_E),
@@ -108,15 +109,18 @@ def flex_layout(grid: WindowGrid, tail: int) -> FlexLayout:
 
 
 def _block_mask(grid: WindowGrid, lengths_E: Tensor) -> BlockMask:
-    volume, num_blocks, device = grid.block_volume, len(grid.starts), lengths_E.device
+    volume, num_blocks, device = grid.block_volume, grid.num_query_blocks, lengths_E.device
     rows, columns = grid.blocks[1], grid.blocks[2]
     radius_t, radius_h, radius_w = grid.radius
+    num_video, ids_E = len(grid.block_ids), torch.zeros_like(lengths_E)
+    ids_E[:num_video] = grid.block_ids
 
     def sees(query_block: Tensor, key_block: Tensor) -> Tensor:
-        near_t = (query_block // (rows * columns) - key_block // (rows * columns)).abs() <= radius_t
-        near_h = (query_block // columns % rows - key_block // columns % rows).abs() <= radius_h
-        near_w = (query_block % columns - key_block % columns).abs() <= radius_w
-        return (near_t & near_h & near_w) | (key_block >= num_blocks)
+        query_id, key_id = ids_E[query_block], ids_E[key_block]
+        near_t = (query_id // (rows * columns) - key_id // (rows * columns)).abs() <= radius_t
+        near_h = (query_id // columns % rows - key_id // columns % rows).abs() <= radius_h
+        near_w = (query_id % columns - key_id % columns).abs() <= radius_w
+        return (near_t & near_h & near_w) | (key_block >= num_video)
 
     def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return sees(query // volume, key // volume) & (key % volume < lengths_E[key // volume])
@@ -140,9 +144,9 @@ def _block_list(seen_BE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flex_attention_windows(
-    q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor, grid: WindowGrid, layout: FlexLayout, *, compiled: bool = True
+    q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid, layout: FlexLayout, *, compiled: bool = True
 ) -> Tensor:
-    """Windowed attention [S, H, d], dtype of q.
+    """Windowed attention [S, H, d], dtype of q, of the grid's video queries and of the tail's, if they are there.
 
     Extra memory: padded copies of q, k, v and of the result. `compiled=False` computes all scores densely; it is only
     for checks on tiny grids.
@@ -151,14 +155,14 @@ def flex_attention_windows(
         tensor[index].transpose(0, 1)[None]
         for tensor, index in (
             (q_SHd, layout.token_of_query),
-            (k_SGd, layout.token_of_key),
-            (v_SGd, layout.token_of_key),
+            (k_KGd, layout.token_of_key),
+            (v_KGd, layout.token_of_key),
         )
     )
     run = _compiled_flex() if compiled else cast("Callable[..., Tensor]", flex_attention)
     out = run(q, k, v, block_mask=layout.mask, enable_gqa=True)
     video = out[0].transpose(0, 1)[layout.place_of_video]
-    return torch.cat([video, _attend_tail(q_SHd, k_SGd, v_SGd, grid)])
+    return torch.cat([video, _attend_tail(q_SHd, k_KGd, v_KGd, grid)])
 
 
 @functools.cache

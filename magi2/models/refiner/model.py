@@ -98,11 +98,23 @@ class Attention(nn.Module):
 
     def forward(self, x_SD: Tensor, context: RefinerContext) -> Tensor:
         runs = context.shared_runs if self.experts == 1 else context.modality_runs
-        parts = [self._project(x_SD[a:b], context.rope[a:b], expert) for expert, a, b in runs]
-        q_SHd, k_SGd, v_SGd, gate_SH = (torch.cat(part) for part in zip(*parts, strict=True))
-        del parts
-        out_SHd = context.attend(q_SHd, k_SGd, v_SGd)
-        return torch.cat([self._output(out_SHd[a:b], gate_SH[a:b], expert) for expert, a, b in runs])
+        out_SHd, gate_SH = self._attend(x_SD, context, runs)
+        branch_SD = torch.empty(x_SD.shape, dtype=self.dtype, device=x_SD.device)
+        for expert, a, b in runs:
+            branch_SD[a:b] = self._output(out_SHd[a:b], gate_SH[a:b], expert)
+        return branch_SD
+
+    def _attend(self, x_SD: Tensor, context: RefinerContext, runs: tuple[Run, ...]) -> tuple[Tensor, Tensor]:
+        # Filled in place: collecting the runs and joining them would hold everything twice.
+        rows = len(x_SD)
+        q_SHd, k_SGd, v_SGd = (
+            torch.empty(rows, heads, self.head_dim, dtype=self.dtype, device=x_SD.device) for heads in self.head_counts
+        )
+        gate_SH = torch.empty(rows, self.head_counts[0], device=x_SD.device)
+        for expert, a, b in runs:
+            parts = self._project(x_SD[a:b], context.rope[a:b], expert)
+            q_SHd[a:b], k_SGd[a:b], v_SGd[a:b], gate_SH[a:b] = parts
+        return context.attend(q_SHd, k_SGd, v_SGd), gate_SH
 
     def _project(self, x_SD: Tensor, rope_SR: Tensor, expert: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         a_SD = self.pre_norm(x_SD, expert, out_dtype=self.dtype)
@@ -120,7 +132,10 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Clamped gated unit; gives the residual with the branch added, in fp32 whatever came in."""
+    """Clamped gated unit; gives the residual with the branch added, in fp32 whatever came in.
+
+    A residual that is fp32 already is added to in place, unless a backward pass needs it.
+    """
 
     def __init__(self, config: RefinerConfig, experts: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -132,7 +147,11 @@ class MLP(nn.Module):
 
     def forward(self, x_SD: Tensor, context: RefinerContext) -> Tensor:
         runs = context.shared_runs if self.experts == 1 else context.modality_runs
-        return torch.cat([x_SD[a:b] + self._branch(x_SD[a:b], expert) for expert, a, b in runs])
+        in_place = x_SD.dtype == torch.float32 and not x_SD.requires_grad
+        out_SD = x_SD if in_place else torch.empty(x_SD.shape, device=x_SD.device)
+        for expert, a, b in runs:
+            out_SD[a:b] = x_SD[a:b] + self._branch(x_SD[a:b], expert)
+        return out_SD
 
     def _branch(self, x_SD: Tensor, expert: int) -> Tensor:
         a_SD = self.pre_norm(x_SD, expert, out_dtype=self.dtype)
@@ -258,8 +277,8 @@ class RefinerModel(nn.Module):
             rope=torch.cat([grid.rope, rope_table(torch.cat(coords), self.pre_adapter.rope.bands)]),
             num_audio=num_audio,
             flex=flex_layout(grid, len(tail)) if backend == "flex" else None,
-            shared_runs=_runs((sum(counts),)),
-            modality_runs=_runs(counts),
+            shared_runs=token_runs((sum(counts),)),
+            modality_runs=token_runs(counts),
         )
 
     def forward(self, latents: Tensor, context: RefinerContext) -> Tensor:
@@ -284,9 +303,12 @@ class RefinerModel(nn.Module):
 
     def video_velocity(self, hidden_SD: Tensor, context: RefinerContext) -> Tensor:
         """The video head, back in raster order: [1, C, T, H, W] fp32."""
-        grid = context.grid
-        rows_NC = self.post_adapter.video(hidden_SD[: grid.num_tokens])[grid.restore]
-        return rows_NC.T.reshape(1, -1, *grid.size)
+        return to_raster(self.video_rows(hidden_SD, context), context.grid)
+
+    def video_rows(self, hidden_SD: Tensor, context: RefinerContext) -> Tensor:
+        """The video head's rows [N, C] fp32, in the order of the context's tokens."""
+        rows_NC: Tensor = self.post_adapter.video(hidden_SD[: context.grid.num_tokens])
+        return rows_NC
 
     def audio_velocity(self, hidden_SD: Tensor, context: RefinerContext) -> Tensor:
         """The audio head: [1, A, 64] fp32. The published pipeline makes no use of it."""
@@ -294,7 +316,12 @@ class RefinerModel(nn.Module):
         return self.post_adapter.audio(hidden_SD[first : first + context.num_audio])[None]
 
 
-def _runs(counts: tuple[int, ...]) -> tuple[Run, ...]:
+def to_raster(rows_VC: Tensor, grid: WindowGrid) -> Tensor:
+    """The rows of all video tokens, in the order of the grid or of its parts, as [1, C, T, H, W]."""
+    return rows_VC[grid.restore].T.reshape(1, -1, *grid.size)
+
+
+def token_runs(counts: tuple[int, ...]) -> tuple[Run, ...]:
     """Chunks of at most CHUNK_TOKENS tokens, none across two of the consecutive segments of `counts` tokens."""
     runs: list[Run] = []
     first = 0

@@ -7,8 +7,9 @@ see: inside one group all neighbourhoods hold the same number of tokens, so atte
 Source: MAGI-2 preview inference code, refiner data proxy (window mode "block", block mode "grid").
 """
 
-# Shapes: N video tokens, B blocks, R angles, n query blocks of a group, P tokens of a query block, m key blocks that it
-# sees, K key tokens that it sees, c query blocks of a chunk.
+# Shapes: V tokens of the latent grid, N tokens that are queries here, B blocks whose keys are here, R angles,
+# n query blocks of a group, P tokens of a query block, m key blocks that it sees, K key tokens that it sees,
+# c query blocks of a chunk.
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ class WindowGroup:
 
 @dataclass(frozen=True, eq=False)
 class WindowGrid:
-    """Order, blocks, windows and rotary table of one latent grid (T, H, W), on one device.
+    """Order, blocks, windows and rotary table of a latent grid (T, H, W) or of one rank's part of it, on one device.
 
+    A part has the queries of some blocks and the keys of all that they see. The keys of the query blocks come first,
+    in the order of the queries, so a video token's place is the same among both; tail queries follow the video queries
+    at `num_tokens`, tail keys the video keys at `num_key_tokens`. In the whole grid the two are equal.
     Memory is linear in the tokens: 0.22 GB at 63x68x120, nine tenths of it the rotary table.
     """
 
@@ -50,17 +54,21 @@ class WindowGrid:
     block: tuple[int, int, int]
     radius: tuple[int, int, int]
     blocks: tuple[int, int, int]  # how many along each axis; id = (bt * blocks[1] + bh) * blocks[2] + bw
-    order: Tensor  # [N] raster index of each block-ordered token
-    restore: Tensor  # [N] block-ordered place of each raster token
-    lengths: Tensor  # [B] tokens of each block
-    starts: Tensor  # [B] first token of each block
+    order: Tensor  # [N] raster index of each token
+    restore: Tensor  # [V] place of each raster token among the tokens of all parts, one part after another
+    block_ids: Tensor  # [B] which blocks have their keys here
+    lengths: Tensor  # [B] tokens of each of them
+    starts: Tensor  # [B] first key token of each of them
+    num_query_blocks: int  # the first so many of them have their queries here, too
+    num_key_tokens: int
     groups: tuple[WindowGroup, ...]
-    group_restore: Tensor  # [N] place of each block-ordered token among all groups' query tokens, one after another
-    rope: Tensor  # [N, R] fp32 rotary table of the block-ordered tokens
+    group_restore: Tensor  # [N] place of each token among all groups' query tokens, one after another
+    rope: Tensor  # [N, R] fp32 rotary table of the tokens
 
     @property
     def num_tokens(self) -> int:
-        return math.prod(self.size)
+        """Video tokens that are queries here."""
+        return len(self.order)
 
     @property
     def block_volume(self) -> int:
@@ -96,11 +104,14 @@ def window_grid(
         radius=radius,
         blocks=blocks,
         order=order,
-        restore=_inverse(order),
+        restore=inverse(order),
+        block_ids=torch.arange(len(starts), device=device),
         lengths=lengths,
         starts=starts,
+        num_query_blocks=len(starts),
+        num_key_tokens=len(order),
         groups=groups,
-        group_restore=_inverse(torch.cat([group.query_tokens.flatten() for group in groups])),
+        group_restore=inverse(torch.cat([group.query_tokens.flatten() for group in groups])),
         rope=rope_table(video_coords(size, order), bands),
     )
 
@@ -124,10 +135,11 @@ def _outer(extents: list[list[int]], device: torch.device) -> Tensor:
     return (t[:, None, None] * h[:, None] * w).flatten()
 
 
-def _inverse(permutation: Tensor) -> Tensor:
-    inverse = torch.empty_like(permutation)
-    inverse[permutation] = torch.arange(len(permutation), device=permutation.device)
-    return inverse
+def inverse(permutation: Tensor) -> Tensor:
+    """Where a permutation [N] puts each of its indices."""
+    places = torch.empty_like(permutation)
+    places[permutation] = torch.arange(len(permutation), device=permutation.device)
+    return places
 
 
 def _axis_classes(extents: list[int], radius: int) -> list[_AxisClass]:
