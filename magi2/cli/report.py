@@ -1,0 +1,60 @@
+"""`magi2 report`: a batch as a folder to share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from magi2.cli.console import errors, print_json, results
+from magi2.config.settings import Settings
+from magi2.errors import InfrastructureError, InputError
+
+if TYPE_CHECKING:
+    from magi2.cost import BatchCost
+
+CLIP_FILES = ("copy", "link", "none")
+
+
+def report_command(
+    batch: str = typer.Argument(help="Id of a planned batch."),
+    out: Path = typer.Option(..., "--out", "-o", help="Folder for the page, its pictures and clips."),
+    clips: str = typer.Option("copy", "--clips", help="copy the clips, link to the store (a week's links), or none."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Write a page of the batch that works from a disk: clips, failures, timings and cost, also as JSON and CSV."""
+    from magi2.artifacts.address import open_store
+    from magi2.config.strict import nearest
+    from magi2.report.export import export_report
+
+    if clips not in CLIP_FILES:
+        raise InputError(
+            f"--clips is {clips!r}, must be one of {', '.join(CLIP_FILES)}", hint=nearest(clips, CLIP_FILES)
+        )
+    settings = Settings.from_environment()
+    store = open_store(settings.store)
+    made = export_report(store, batch, out, clips=clips, costs=_costs(settings, batch))  # type: ignore[arg-type]
+    if as_json:
+        print_json({"page": str(made.page), "clips": made.clips, "missing": list(made.missing)})
+        return
+    results.print(f"{made.page}: {made.clips} clips")
+    for clip_id in made.missing:
+        errors.print(f"clip {clip_id[:12]}: its file could not be had, the page says why", style="red")
+
+
+def _costs(settings: Settings, batch: str) -> BatchCost | None:
+    """What the catalog says that the batch took; None, and a line that says so, when it does not answer."""
+    from magi2.catalog import catalog_url, open_catalog
+    from magi2.cost import BatchCost, Price
+    from magi2.errors import ConfigError
+
+    try:
+        catalog = open_catalog(catalog_url(settings))
+        if catalog.batches.get(batch) is not None:
+            return BatchCost.read(catalog, batch, Price.of(settings))
+        reason = "the catalog does not know the batch (magi2 catalog rebuild)"
+    except (ConfigError, InfrastructureError) as error:
+        reason = str(error)
+    errors.print(f"no accelerator-seconds and no cost: {reason}", style="yellow")
+    return None

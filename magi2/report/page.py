@@ -1,0 +1,201 @@
+"""A report as one HTML page that works from a disk: no script, no request to anywhere but the clips themselves.
+
+The page is built as a tree and written by a serialiser, so that no text of a user can ever be markup.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import Element, tostring
+
+from magi2.cost import Price
+from magi2.report.shared import STAGE_COLUMNS, SharedClip, SharedReport, stage_rows
+from magi2.report.tables import plain
+
+TITLES = {
+    "flagged": "Flagged: finished, but not to be called good",
+    "done": "Done",
+    "skipped": "Finished before this run",
+}
+"""The lists whose clips have a picture."""
+_STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
+Child = Element | str
+
+
+def to_page(shared: SharedReport) -> str:
+    """The whole page."""
+    page = _node("html", _head(shared), _node("body", *_body(shared)), lang="en")
+    return "<!doctype html>\n" + tostring(page, encoding="unicode", method="html") + "\n"
+
+
+def _head(shared: SharedReport) -> Element:
+    return _node(
+        "head",
+        _node("meta", charset="utf-8"),
+        _node("meta", http_equiv="Content-Security-Policy", content=_policy(shared.clips)),
+        _node("meta", name="referrer", content="no-referrer"),
+        _node("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        _node("title", f"{shared.report.name} ({shared.report.batch_id})"),
+        _node("style", _STYLE),
+    )
+
+
+def _policy(clips: Iterable[SharedClip]) -> str:
+    """Pictures and clips from where they are and nothing else; the style is allowed by its digest."""
+    links = (urlsplit(clip.video) for clip in clips if clip.video)
+    hosts = sorted({f"{link.scheme}://{link.netloc}" for link in links if link.netloc})
+    style = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
+    media = " ".join(["'self'", "file:", *hosts])
+    return f"default-src 'none'; img-src 'self' file:; media-src {media}; style-src 'sha256-{style}'; base-uri 'none'"
+
+
+def _body(shared: SharedReport) -> Iterator[Element]:
+    report = shared.report
+    yield _node("h1", _text(report.name))
+    run = [
+        f"run {report.run_id}" if report.run_id else "by hand",
+        f"planned {shared.created_at[:16].replace('T', ' ')} UTC",
+    ]
+    people = [f"by {shared.requested_by}"] if shared.requested_by else []
+    facts = " · ".join([f"batch {report.batch_id}", *run, *people, report.source])
+    yield _node("p", _text(facts), class_="facts")
+    if not shared.is_final:
+        yield _node("p", "This batch has not ended: what is not finished stands among the failures.", class_="note")
+    yield _figures(shared)
+    yield from _failures(shared)
+    for state in TITLES:
+        yield from _clips(state, [clip for clip in shared.clips if clip.state == state])
+    yield from _stages(shared)
+    yield _node("footer", "The same in ", _link("report.json"), " and ", _link("clips.csv"), ".")
+
+
+def _figures(shared: SharedReport) -> Element:
+    report, costs = shared.report, shared.costs
+    figures = [
+        ("done", str(len(report.done))),
+        ("finished before", str(len(report.skipped))),
+        ("flagged", str(len(report.flagged))),
+        (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
+        ("from start to end", duration(report.seconds)),
+    ]
+    if costs is not None:
+        figures.append(("on accelerators", duration(costs.accelerator_seconds)))
+        if costs.price and costs.total is not None:
+            figures.append(("cost", costs.price.text(costs.total)))
+    tiles = (_node("div", _node("dd", value), _node("dt", label)) for label, value in figures)
+    return _node("dl", *tiles, class_="figures")
+
+
+def _failures(shared: SharedReport) -> Iterator[Element]:
+    failed = [clip for clip in shared.clips if clip.state == "failed"]
+    rows: list[list[Child]] = [
+        [
+            _node("code", (clip.reported.clip_id or "")[:12]),
+            _text(", ".join(clip.reported.names)),
+            clip.reported.stage or "",
+            _text(clip.reported.reason or ""),
+            _text(clip.reported.prompt),
+        ]
+        for clip in failed
+    ]
+    if rows:
+        yield _node("h2", "Failures")
+        yield _table(("clip", "name", "stage", "reason", "prompt"), rows)
+
+
+def _stages(shared: SharedReport) -> Iterator[Element]:
+    price = shared.costs.price if shared.costs else None
+    rows = stage_rows(shared)
+    columns = [name for name in STAGE_COLUMNS if any(row[name] is not None for row in rows)]
+    if rows:
+        yield _node("h2", "Stages")
+        header = [name.replace("_", "-") for name in columns]
+        yield _table(header, [[_figure(name, row[name], price) for name in columns] for row in rows], numbers_from=1)
+
+
+def _figure(column: str, value: object, price: Price | None) -> str:
+    if isinstance(value, float):
+        return price.text(value) if column == "cost" and price else f"{value:,.1f}"
+    return "" if value is None else str(value)
+
+
+def _clips(state: str, clips: Sequence[SharedClip]) -> Iterator[Element]:
+    if clips:
+        yield _node("h2", f"{TITLES[state]} ({len(clips)})")
+        yield _node("div", *(_clip(clip) for clip in clips), class_="clips")
+
+
+def _clip(clip: SharedClip) -> Element:
+    reported = clip.reported
+    name = ", ".join(reported.names) or (reported.clip_id or "")[:12]
+    picture = (
+        _node("img", class_="picture", src=clip.poster, alt="", loading="lazy", width="480", height="270")
+        if clip.poster
+        else _node("span", "no picture", class_="picture none")
+    )
+    title = _node("div", _text(name), _node("span", ", ".join(reported.flags), class_="flags"), class_="title")
+    prompt = _node("div", _text(reported.prompt), class_="below")
+    return _node("details", _node("summary", picture, title, prompt), _node("div", *_whole(clip), class_="whole"))
+
+
+def _whole(clip: SharedClip) -> Iterator[Element]:
+    reported = clip.reported
+    if clip.video:
+        yield _node("video", controls="", preload="none", src=clip.video)
+    else:
+        yield _node("p", _text(clip.missing or "no file is kept beside this page"))
+    facts = [("clip", (reported.clip_id or "")[:12]), ("profile", reported.profile), ("seed", str(reported.seed))]
+    facts += [("tags", ", ".join(clip.tags))] if clip.tags else []
+    facts += [("flags", ", ".join(reported.flags))] if reported.flags else []
+    facts += [(name, f"{each.state}, {each.seconds:.1f} s") for name, each in reported.stages.items()]
+    facts += [("on accelerators", duration(clip.accelerator_seconds))] if clip.accelerator_seconds else []
+    rows = [_node("tr", _node("th", label), _node("td", _text(value))) for label, value in facts]
+    yield _node("div", _node("p", _text(clip.prompt), class_="prompt"), _node("table", *rows))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[Child]], numbers_from: int | None = None) -> Element:
+    def style(column: int) -> str | None:
+        return "number" if numbers_from is not None and column >= numbers_from else None
+
+    head = _node("tr", *(_node("th", name, scope="col", class_=style(n)) for n, name in enumerate(header)))
+    body = (_node("tr", *(_node("td", cell, class_=style(n)) for n, cell in enumerate(row))) for row in rows)
+    return _node("div", _node("table", _node("thead", head), _node("tbody", *body)), class_="scroll")
+
+
+def _link(name: str) -> Element:
+    return _node("a", name, href=name)
+
+
+def _text(text: str) -> Element:
+    """What a user wrote, so that its direction of writing does not reach beyond it."""
+    return _node("bdi", text)
+
+
+def _node(tag: str, *children: Child, **attributes: str | None) -> Element:
+    names = {"class_": "class", "http_equiv": "http-equiv"}
+    given = {names.get(name, name): plain(value) for name, value in attributes.items() if value is not None}
+    node = Element(tag, given)
+    last: Element | None = None
+    for child in children:
+        if isinstance(child, Element):
+            node.append(child)
+            last = child
+        elif last is None:
+            node.text = (node.text or "") + plain(child)
+        else:
+            last.tail = (last.tail or "") + plain(child)
+    return node
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `12.3 s`, `4 min 05 s`, `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
