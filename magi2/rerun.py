@@ -40,6 +40,30 @@ def rerun_batch(
     return Batch(clips, ()), {profile.digest(): profile for profile in changed.values()}
 
 
+def rerun_conf(
+    batch_id: str,
+    *,
+    only: Sequence[str],
+    overrides: Sequence[str],
+    from_stage: StageName | None,
+    failure_limit: int,
+) -> dict[str, Any]:
+    """What a run of `magi2_render_batch` is given to run a batch again.
+
+    Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
+    is missing. With overrides the stages that they change are made.
+    """
+    stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
+    forced = [] if overrides or from_stage is None else stages[stages.index(from_stage) :]
+    return {
+        "rerun_of": batch_id,
+        "only": list(only),
+        "overrides": list(overrides),
+        "failure_limit": failure_limit,
+        "force": forced,
+    }
+
+
 def select_clips(store: ArtifactStore, batch_id: str, only: Sequence[str]) -> tuple[Clip, ...]:
     """The clips of a batch that `only` names, all of them when it is empty. Raises InputError for an unknown one."""
     clips = batch_clips(store, batch_id)

@@ -14,7 +14,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError
 from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
-from magi2.rerun import batch_clips, check_first_stage, rerun_batch, select_clips
+from magi2.rerun import batch_clips, check_first_stage, rerun_batch, rerun_conf, select_clips
 from magi2.stages.recipes import RecipeBook
 from magi2.types import Clip, StageName
 
@@ -104,3 +104,12 @@ def test_a_change_may_not_reach_back_before_the_stage_asked_for(override: str, f
         else:
             with pytest.raises(InputError, match=f"changes the {first.value} stage already"):
                 check_first_stage([TINY], [override], stage, book)
+
+
+def test_a_run_is_told_to_make_again_only_what_was_asked_for() -> None:
+    def force(from_stage: StageName | None, *overrides: str) -> list[str]:
+        conf = rerun_conf("ab" * 8, only=[], overrides=overrides, from_stage=from_stage, failure_limit=0)
+        return list(conf["force"])
+
+    assert force(StageName.DECODE) == ["decode", "mux"]
+    assert force(None) == force(StageName.DECODE, "delivery.crf=20") == []

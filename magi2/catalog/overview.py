@@ -118,11 +118,19 @@ class Overview:
         query = select(ProfileRow.content).where(ProfileRow.digest.in_(digests)).order_by(ProfileRow.digest)
         return list(self._database.read(lambda connection: connection.scalars(query).all()))
 
+    def unknown_clips(self, batch_id: str, clip_ids: Sequence[str]) -> list[str]:
+        """Those of these clip ids that the batch does not have."""
+        query = select(BatchClipRow.clip_id).where(
+            BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+        )
+        known = set(self._database.read(lambda connection: connection.scalars(query).all()))
+        return [clip_id for clip_id in clip_ids if clip_id not in known]
+
     def artifact_keys(self, batch_id: str, clip_id: str) -> dict[StageName, str]:
         """The keys of what the stages made of a clip, in this batch if it did, or else in the latest that did."""
         query = (
             select(StageRunRow.stage, StageRunRow.artifact_key)
-            .join(BatchClipRow, (BatchClipRow.batch_id == StageRunRow.batch_id))
+            .join(BatchClipRow, BatchClipRow.batch_id == StageRunRow.batch_id)
             .where(
                 BatchClipRow.clip_id == clip_id,
                 StageRunRow.clip_id == clip_id,

@@ -104,6 +104,10 @@ class Pages:
 
         return self._database.read(work)
 
+    def these(self, places: Sequence[tuple[str, str]]) -> list[ListedClip]:
+        """The clips of these pairs of batch id and clip id, which are there, in this order."""
+        return self._database.read(_listed, places)
+
     def others(self, batch_id: str, clip_id: str) -> list[ListedClip]:
         """Clips of the same prompt and images under another profile or seed, finished ones first, each once."""
         return self._database.read(_others, batch_id, clip_id)

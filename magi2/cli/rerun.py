@@ -28,19 +28,21 @@ def rerun_command(
 ) -> None:
     """Run a batch again. With --set the changed stages are made; without, stages from --from on are made again and
     their digests compared with what is stored."""
+    from magi2.rerun import FAILED, rerun_conf
+
     stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
     if from_stage not in stages:
         raise InputError(f"unknown stage {from_stage!r}", hint=nearest(from_stage, stages))
     settings = Settings.from_environment()
     _check(settings, batch, only, overrides, StageName(from_stage))
-    retrying = bool(only) and not overrides and "failed" in only
-    conf = {
-        "rerun_of": batch,
-        "only": only,
-        "overrides": overrides,
-        "failure_limit": failure_limit,
-        "force": [] if overrides or retrying else stages[stages.index(from_stage) :],
-    }
+    retrying = FAILED in only and not overrides
+    conf = rerun_conf(
+        batch,
+        only=only,
+        overrides=overrides,
+        from_stage=None if retrying else StageName(from_stage),
+        failure_limit=failure_limit,
+    )
     run_id = _trigger(settings, conf)
     if as_json:
         print_json({"dag_id": DAG_ID, "run_id": run_id})

@@ -8,7 +8,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/me | Viewer | who asks, and whether they may act |
 | GET /api/batches | BatchPage | query: state, text, offset, limit (at most 100); the newest first |
 | GET /api/batches/{batch_id} | Batch | |
-| GET /api/batches/{batch_id}/clips | ClipPage | query: `ClipFilter`, sort, descending, offset, limit (at most 200) |
+| GET /api/batches/{batch_id}/clips | ClipPage | query: ClipsWanted |
 | GET /api/batches/{batch_id}/facets | Facets | what the filters can be set to, with counts |
 | GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, the most frequent first |
 | GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
@@ -349,3 +349,12 @@ class ClipFilter(BaseModel):
     shard: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
     stage: StageText | None = None
     reason: Annotated[str | None, Field(max_length=10_000)] = None
+
+
+class ClipsWanted(ClipFilter):
+    """Which clips in which order, and which page of them."""
+
+    sort: Sort = Sort.UPDATED
+    descending: bool = True
+    offset: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    limit: Annotated[int, Field(ge=1, le=200)] = 60

@@ -1,0 +1,69 @@
+"""The routes put together: who may ask, what goes wrong in which way, and headers that keep hostile text harmless."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from magi2.catalog import StateError
+from magi2.errors import Magi2Error
+from operators.renders import actions, batches, bundle, clips, documents, media, plain
+from operators.renders.guard import may_read, same_origin
+
+logger = logging.getLogger(__name__)
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class SafeHeaders:
+    """Adds those of `HEADERS` that an answer does not bring itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_safe)
+
+
+# A login is required of every route, said once so that none is forgotten.
+app = FastAPI(
+    docs_url=None,
+    redoc_url=None,
+    openapi_url=None,
+    redirect_slashes=False,
+    dependencies=[Depends(get_user), Depends(same_origin)],
+)
+app.add_middleware(SafeHeaders)
+app.include_router(bundle.router)
+for module in (batches, clips, actions, media, documents, plain):
+    app.include_router(module.router, dependencies=[Depends(may_read)])
+
+
+@app.exception_handler(StateError)
+def as_conflict(request: Request, error: StateError) -> JSONResponse:
+    """The batch is in no state for what was asked."""
+    return JSONResponse({"detail": str(error)}, 409)
+
+
+@app.exception_handler(Magi2Error)
+def as_unavailable(request: Request, error: Magi2Error) -> JSONResponse:
+    """A catalog or store that fails is no fault of the page; where it lies is nobody's business there."""
+    logger.error("%s %s: %s", request.method, request.url.path, error)
+    return JSONResponse({"detail": f"the catalog or the store cannot answer now ({error.code})"}, 503)
