@@ -17,7 +17,8 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
 from magi2.catalog.engine import catalog_url
 from magi2.config.settings import Settings
-from magi2.errors import CancelledError, Magi2Error
+from magi2.cost import BatchCost, Price
+from magi2.errors import CancelledError, Magi2Error, PausedError
 from magi2.plan import BatchPlan, load_batch, read_document
 from magi2.report import Report, ReportedClip, profile_stages, reason_of
 from magi2.runtime.events import ClipFinished, Event
@@ -85,6 +86,10 @@ class Bookkeeper:
 
     def ended(self, job: StageJob, error: Magi2Error) -> None:
         """The stage that was started ended without results for the clips not heard of."""
+        if isinstance(error, PausedError):
+            clip_ids, attempt = self._unfinished, job.attempt
+            self._enter(lambda catalog: catalog.runs.withdraw(job.batch_id, job.stage, clip_ids, attempt=attempt))
+            return
         state = RunState.CANCELLED if isinstance(error, CancelledError) else RunState.FAILED
         ended = Run(
             clip_id="",
@@ -99,6 +104,17 @@ class Bookkeeper:
         )
         runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
         self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs))
+
+    def set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
+        """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""
+        state = ClipState.CANCELLED if isinstance(error, CancelledError) else ClipState.SKIPPED
+        self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error)))
+
+    def cost(self, batch_id: str, price: Price | None) -> BatchCost | None:
+        """What a batch took so far, or None when the catalog does not say."""
+        found: list[BatchCost] = []
+        self._enter(lambda catalog: found.append(BatchCost.read(catalog, batch_id, price)))
+        return found[0] if found else None
 
     def reported(self, report: Report) -> None:
         """A batch has come to its end."""
@@ -123,6 +139,8 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
         clips_total=plan.clips,
         failure_limit=plan.options.failure_limit,
         on_bad_rows=plan.options.on_bad_rows,
+        priority=plan.options.priority,
+        budget=plan.options.budget,
         dag_id=plan.origin.get("dag_id"),
         run_id=plan.origin.get("run_id"),
         requested_by=plan.origin.get("requested_by"),
@@ -177,7 +195,11 @@ def _enter_report(catalog: Catalog, report: Report) -> None:
     catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
     for clip in (clip for clip in report.failed if clip.clip_id):
         _enter_failure(catalog, report.batch_id, clip)
-    catalog.batches.mark(report.batch_id, BatchState.DONE if report.is_within_limit else BatchState.FAILED)
+    for clips, state in ((report.over_budget, ClipState.SKIPPED), (report.cancelled, ClipState.CANCELLED)):
+        for clip in clips:
+            catalog.clips.set_aside(report.batch_id, [clip.clip_id or ""], state, clip.reason or state)
+    ended = BatchState.DONE if report.is_within_limit else BatchState.FAILED
+    catalog.batches.mark(report.batch_id, BatchState.CANCELLED if report.cancelled else ended)
 
 
 def _enter_failure(catalog: Catalog, batch_id: str, clip: ReportedClip) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Self
 
 from magi2.config.settings import Settings
-from magi2.errors import ConfigError
+from magi2.errors import ConfigError, InputError
 from magi2.types import StageName
 
 if TYPE_CHECKING:
@@ -34,9 +35,14 @@ class Price:
         return accelerator_seconds / 3600 * self.per_accelerator_hour
 
     def text(self, amount: float) -> str:
-        """An amount for people, such as `12.30 USD`; small ones keep two digits that count."""
-        digits = 2 if amount >= 0.1 or amount == 0 else 4
-        return f"{amount:,.{digits}f} {self.currency}"
+        """An amount in this currency for people."""
+        return amount_text(amount, self.currency)
+
+
+def amount_text(amount: float, currency: str) -> str:
+    """An amount for people, such as `12.30 USD`; small ones keep digits that count."""
+    digits = 2 if amount >= 0.1 or amount == 0 else 4
+    return f"{amount:,.{digits}f} {currency}".rstrip()
 
 
 def price_for_budget(settings: Settings) -> Price:
@@ -45,6 +51,12 @@ def price_for_budget(settings: Settings) -> Price:
     if price is None or price.per_accelerator_hour == 0:
         raise ConfigError("a budget needs a price", hint="set MAGI2_PRICE_PER_ACCELERATOR_HOUR, and MAGI2_CURRENCY")
     return price
+
+
+def check_budget(budget: float | None) -> None:
+    """Raise InputError when a budget is no amount that can be spent; None is no limit."""
+    if budget is not None and not 0 < budget < inf:
+        raise InputError(f"budget is {budget}, must be more than 0", hint="leave it out for no limit")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ back-off, a `CorruptedArtifactError` makes the artifact be computed anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class Magi2Error(Exception):
     """Base of all errors this project raises on purpose. `str()` is one line that a user can act on."""
@@ -103,3 +105,33 @@ class CancelledError(Magi2Error):
     """The work was stopped from outside."""
 
     code = "cancelled"
+
+
+class PausedError(CancelledError):
+    """The work has to wait: its batch is paused, or another batch goes first."""
+
+    code = "paused"
+
+
+class BatchCancelledError(CancelledError):
+    """Somebody cancelled the batch."""
+
+    code = "batch_cancelled"
+
+
+class BudgetSpentError(Magi2Error):
+    """The batch has cost as much as it may."""
+
+    code = "budget"
+
+
+def error_from_code(code: str, message: str) -> Magi2Error:
+    """The error of the class whose `code` this is; a plain Magi2Error when there is none."""
+    return next((kind for kind in _classes(Magi2Error) if kind.code == code), Magi2Error)(message, hint="")
+
+
+def _classes(root: type[Magi2Error]) -> Iterator[type[Magi2Error]]:
+    yield root
+    for kind in root.__subclasses__():
+        if "code" in vars(kind):  # one without a code of its own is made by its module alone
+            yield from _classes(kind)

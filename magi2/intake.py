@@ -13,6 +13,7 @@ from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
+from magi2.cost import price_for_budget
 from magi2.errors import InputError
 from magi2.plan import BatchOptions, BatchPlan, load_batch, plan_batch
 from magi2.rerun import rerun_batch
@@ -48,6 +49,7 @@ def plan_location(
         books[resolved.digest()] = recipe_book(resolved, settings, weights)
         return resolved
 
+    _check_price(settings, options)
     profile_of(None)  # a wrong default or override is nobody's row
     folder = local_path(images) if images else path.resolve().parent
     batch = make_batch(read_rows(path), profile_of, folder=folder)
@@ -75,6 +77,7 @@ def plan_rerun(
     scratch: Path,
 ) -> BatchPlan:
     """The plan of an earlier batch under changed profiles, see `rerun_batch`; nothing is written but its images."""
+    _check_price(settings, options)
     earlier = load_batch(store, batch_id)
     weights = CheckpointFolder(settings.checkpoint_root())
     batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch)
@@ -88,6 +91,11 @@ def plan_rerun(
         options=options,
         origin={**(origin or {}), "parent_batch_id": batch_id},
     )
+
+
+def _check_price(settings: Settings, options: BatchOptions) -> None:
+    if options.budget is not None:
+        price_for_budget(settings)
 
 
 def local_path(location: str) -> Path:

@@ -27,6 +27,7 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batch import BadRow, Batch
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
+from magi2.cost import check_budget
 from magi2.errors import ContractError, CorruptedArtifactError, ImageError, InputError
 from magi2.media.files import partial_file
 from magi2.stages.captions import caption_flags, caption_key, find_caption
@@ -39,21 +40,31 @@ MAX_SHARDS = 128
 """Length of the task map in Airflow, whatever the size of the batch."""
 MIN_CLIPS_PER_SHARD = 16
 """So that loading weights costs a small share of a shard's time."""
+MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What a user decides about a batch besides its prompts. `force` names stages to compute again and compare."""
+    """What a user decides about a batch besides its prompts.
+
+    `force` names stages to compute again and compare. Of batches that wait, those of higher `priority` go first.
+    `budget` is what the batch may cost, in the deployment's currency: once it is spent no further shard starts.
+    """
 
     failure_limit: int = 0
     on_bad_rows: Literal["refuse", "skip"] = "refuse"
     force: tuple[str, ...] = ()
+    priority: int = 0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         if self.failure_limit < 0:
             raise InputError(f"failure_limit is {self.failure_limit}, must be 0 or more")
         if self.on_bad_rows not in ("refuse", "skip"):
             raise InputError(f"on_bad_rows is {self.on_bad_rows!r}, must be refuse or skip")
+        if abs(self.priority) > MAX_PRIORITY:
+            raise InputError(f"priority is {self.priority}, must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+        check_budget(self.budget)
         known = [stage.value for stage in StageName]
         for stage in self.force:
             if stage not in known:
@@ -340,6 +351,8 @@ def _options(options: BatchOptions) -> dict[str, Any]:
         "failure_limit": options.failure_limit,
         "on_bad_rows": options.on_bad_rows,
         "force": list(options.force),
+        "priority": options.priority,
+        "budget": options.budget,
     }
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
-from magi2.errors import CancelledError, CorruptedArtifactError, InfrastructureError, Magi2Error
+from magi2.errors import (
+    BatchCancelledError,
+    BudgetSpentError,
+    CancelledError,
+    CorruptedArtifactError,
+    InfrastructureError,
+    Magi2Error,
+    PausedError,
+)
 from magi2.types import StageName
 from operators.links import ClipsLink, LogLink, ManifestLink
 
@@ -71,13 +80,17 @@ class Magi2Operator(BaseOperator):
 class StageOperator(Magi2Operator):
     """Run one stage of a batch's shard in a process group of its own and wait for it; returns references and counts.
 
-    A clip that fails is in the counts and in the stage's results, and does not fail the task.
+    A clip that fails is in the counts and in the stage's results, and does not fail the task. While the batch is
+    paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is cancelled
+    or its budget is spent.
     """
 
     stage: ClassVar[StageName]
     worker_module: ClassVar[str] = "magi2.runtime.worker"
     template_fields = ("batch_id", "shard")
     operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
+    wait: ClassVar[timedelta] = timedelta(seconds=30)
+    """Until a task that has to wait asks again."""
     label = ""
 
     _is_killed = False
@@ -104,11 +117,17 @@ class StageOperator(Magi2Operator):
         due = due_work(store, job)
         self.label = f", {due.profile}, {len(due.clip_ids)} clips"
         books = Bookkeeper.of(settings, store)
-        books.started(job, due.clip_ids)
         try:
-            counts = self._reuse(job, books, store, settings, due.clip_ids) or self._run(job, books)
+            counts = self._counts(job, books, store, settings, due.clip_ids)
+        except PausedError as error:
+            books.ended(job, error)
+            logger.info("%s waits: %s", job.title, error)
+            raise AirflowRescheduleException(datetime.now(UTC) + self.wait) from error  # type: ignore[no-untyped-call]
         except Magi2Error as error:
             self._note(job, error, store, books)
+            if isinstance(error, BatchCancelledError | BudgetSpentError):
+                books.set_aside(job, due.clip_ids, error)
+                raise AirflowSkipException(str(error)) from error
             raise
         logger.info("%s: %s", job.title, ", ".join(f"{count} {state}" for state, count in counts.items()))
         return {"batch_id": job.batch_id, "shard": job.shard, "stage": job.stage.value, **counts}
@@ -131,6 +150,17 @@ class StageOperator(Magi2Operator):
             force=force,
             worker_module=self.worker_module,
         )
+
+    def _counts(
+        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
+    ) -> dict[str, int]:
+        """Counts of what was made, if that is allowed now; raises what `require_permission` does."""
+        from magi2.control import require_permission
+
+        if clip_ids:
+            require_permission(settings, store, job)
+        books.started(job, clip_ids)
+        return self._reuse(job, books, store, settings, clip_ids) or self._run(job, books)
 
     def _reuse(
         self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]

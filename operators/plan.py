@@ -34,6 +34,8 @@ class PlanOperator(Magi2Operator):
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
     :param overrides: `dotted.key=value` strings that change every profile.
     :param force: stages to compute again and compare.
+    :param priority: batches of higher priority start their waiting shards first.
+    :param budget: what the batch may cost, in the deployment's currency; once it is spent no further shard starts.
     :param images: folder where relative paths of the file start, by default its own.
     :param rerun_of: id of an earlier batch to run again, instead of a file.
     :param only: ids of that batch's clips, or "failed"; by default all.
@@ -46,6 +48,8 @@ class PlanOperator(Magi2Operator):
         "on_bad_rows",
         "overrides",
         "force",
+        "priority",
+        "budget",
         "images",
         "rerun_of",
         "only",
@@ -63,6 +67,8 @@ class PlanOperator(Magi2Operator):
         on_bad_rows: str = "refuse",
         overrides: Sequence[str] | None = None,
         force: Sequence[str] | None = None,
+        priority: int = 0,
+        budget: float | None = None,
         images: str | None = None,
         rerun_of: str | None = None,
         only: Sequence[str] | None = None,
@@ -75,6 +81,8 @@ class PlanOperator(Magi2Operator):
         self.on_bad_rows = on_bad_rows
         self.overrides = overrides
         self.force = force
+        self.priority = priority
+        self.budget = budget
         self.images = images
         self.rerun_of = rerun_of
         self.only = only
@@ -106,11 +114,18 @@ class PlanOperator(Magi2Operator):
         if bool(self.batch) == bool(self.rerun_of):
             raise InputError("give either a batch file or the id of a batch to run again")
         run = context["dag_run"]
+        options = BatchOptions(
+            int(self.failure_limit),
+            self.on_bad_rows,  # type: ignore[arg-type]  # checked there
+            tuple(self.force or ()),
+            int(self.priority),
+            None if self.budget is None else float(self.budget),
+        )
         shared: dict[str, Any] = {
             "settings": settings,
             "store": store,
             "overrides": tuple(self.overrides or ()),
-            "options": BatchOptions(int(self.failure_limit), self.on_bad_rows, tuple(self.force or ())),  # type: ignore[arg-type]
+            "options": options,
             "origin": {"dag_id": run.dag_id, "run_id": run.run_id, "requested_by": run.triggering_user_name},
         }
         if self.rerun_of:

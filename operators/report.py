@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReportOperator(Magi2Operator):
-    """Write the batch's report; fails when more clips failed than the batch allows.
+    """Write the batch's report; fails when more clips failed than the batch allows, or somebody cancelled it.
 
     Returns where the report is and its counts, which also go with the event of each of its assets.
     """
@@ -31,18 +31,23 @@ class ReportOperator(Magi2Operator):
         from magi2.artifacts.address import open_store
         from magi2.bookkeeping import Bookkeeper
         from magi2.config.settings import Settings
+        from magi2.cost import Price
         from magi2.report import build_report, save_report
 
         if not self.batch_id:
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")
         settings = Settings.from_environment()
         store = open_store(settings.store)
-        report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date)
+        books = Bookkeeper.of(settings, store)
+        cost = books.cost(self.batch_id, Price.of(settings))
+        report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost)
         summary: dict[str, Any] = {"batch_id": self.batch_id, "report": save_report(report, store), **report.counts}
-        Bookkeeper.of(settings, store).reported(report)
+        books.reported(report)
         for clip in report.failed:
             logger.error("%s failed in %s: %s", clip.clip_id or clip.names[0], clip.stage, clip.reason)
         logger.info("%s", ", ".join(f"{name}={value}" for name, value in summary.items()))
+        if report.cancelled:
+            raise AirflowFailException(f"the batch was cancelled before {len(report.cancelled)} clips were rendered")
         if not report.is_within_limit:
             raise AirflowFailException(
                 f"{len(report.failed)} clips failed, the batch allows {report.failure_limit}: {summary['report']}"

@@ -307,7 +307,13 @@ def test_the_batchs_document_says_what_was_asked(store: LocalStore) -> None:
     found = plan(store, *many(3), refused=[BadRow(9, "why")], options=options, origin={"run_id": "r1"})
     save_plan(found, store)
     document = load_batch(store, found.batch_id)
-    assert document["options"] == {"failure_limit": 2, "on_bad_rows": "skip", "force": ["mux"]}
+    assert document["options"] == {
+        "failure_limit": 2,
+        "on_bad_rows": "skip",
+        "force": ["mux"],
+        "priority": 0,
+        "budget": None,
+    }
     assert document["refused"] == [{"row": 9, "reason": "why"}]
     assert (document["name"], document["source"], document["clips"], document["shards"]) == ("night", "a.jsonl", 3, 1)
     assert (document["run_id"], document["dag_id"]) == ("r1", None)

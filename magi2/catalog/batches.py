@@ -52,7 +52,7 @@ class Batches:
 
     def get(self, batch_id: str) -> BatchRecord | None:
         """The batch, or None."""
-        return self._database.read(_get, batch_id)
+        return self._database.read(get_batch, batch_id)
 
     def search(
         self, *, state: BatchState | None = None, text: str | None = None, offset: int = 0, limit: int = 50
@@ -93,7 +93,7 @@ class Batches:
 
     def accelerator_seconds(self, batch_ids: Sequence[str]) -> dict[str, float]:
         """What each of these batches took so far, all attempts and all ranks together."""
-        return self._database.read(_accelerator_seconds, batch_ids)
+        return self._database.read(accelerator_seconds, batch_ids)
 
     def clip_counts(self, batch_ids: Sequence[str]) -> dict[str, dict[ClipState, int]]:
         """How many clips of each of these batches are in each state."""
@@ -135,22 +135,25 @@ def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
         connection.execute(clips.values(state=ClipState.CANCELLED, updated_at=now()))
 
 
-def _accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:
-    total = func.coalesce(func.sum(StageRunRow.accelerator_seconds), 0.0)
+def accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:
+    """What each of these batches took so far."""
+    total = func.sum(StageRunRow.accelerator_seconds)
     query = select(StageRunRow.batch_id, total).where(StageRunRow.batch_id.in_(batch_ids))
     return dict.fromkeys(batch_ids, 0.0) | {
-        batch_id: seconds for batch_id, seconds in connection.execute(query.group_by(StageRunRow.batch_id))
+        batch_id: float(seconds or 0.0)
+        for batch_id, seconds in connection.execute(query.group_by(StageRunRow.batch_id))
     }
 
 
-def _get(connection: Connection, batch_id: str) -> BatchRecord | None:
+def get_batch(connection: Connection, batch_id: str) -> BatchRecord | None:
+    """The batch, or None."""
     row = connection.execute(select(BatchRow.__table__).where(BatchRow.batch_id == batch_id)).one_or_none()
     return None if row is None else _record(row)
 
 
 def require_batch(connection: Connection, batch_id: str) -> BatchRecord:
     """The batch. Raises StateError when there is none."""
-    batch = _get(connection, batch_id)
+    batch = get_batch(connection, batch_id)
     if batch is None:
         raise StateError(f"there is no batch {batch_id!r} in the catalog")
     return batch

@@ -118,6 +118,17 @@ class Clips:
 
         self._database.write(work)
 
+    def set_aside(self, batch_id: str, clip_ids: Iterable[str], state: ClipState, reason: str) -> None:
+        """Make clips skipped or cancelled, whatever became of them so far; those that are done stay so."""
+        values = {"state": state, "failed_stage": None, "reason": reason, "updated_at": now()}
+
+        def work(connection: Connection, chunk: list[str]) -> None:
+            query = update(BatchClipRow).where(*_these(batch_id, chunk), BatchClipRow.state != ClipState.DONE)
+            connection.execute(query.values(**values))
+
+        for chunk in chunks(clip_ids):
+            self._database.write(work, chunk)
+
     def get(self, batch_id: str, clip_id: str) -> ClipRecord | None:
         """A clip of a batch, or None."""
         query = _records().where(BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == clip_id)

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.catalog.records import NewBatch, PlannedClip, Run, RunState
+from magi2.catalog.records import ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.errors import CorruptedArtifactError
 from magi2.types import Clip, FigureImage, StageName
 
@@ -30,10 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Failure:
-    """Where and why a clip failed."""
+    """Where and why a clip failed; or was skipped or cancelled, by its state."""
 
     stage: str | None
     reason: str | None
+    state: ClipState = ClipState.FAILED
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,18 @@ def _read_report(store: ArtifactStore, folder: str) -> dict[str, Failure]:
     name = f"{folder}/report.json"
     if store.get_document(name) is None:
         return {}
-    failed = _read(store, name, _Report).failed
-    return {item.clip_id: Failure(item.stage, item.reason) for item in failed if item.clip_id}
+    report = _read(store, name, _Report)
+    lists = {
+        ClipState.FAILED: report.failed,
+        ClipState.SKIPPED: report.over_budget,
+        ClipState.CANCELLED: report.cancelled,
+    }
+    return {
+        item.clip_id: Failure(item.stage, item.reason, state)
+        for state, items in lists.items()
+        for item in items
+        if item.clip_id
+    }
 
 
 @dataclass(frozen=True)
@@ -244,6 +255,8 @@ class _ReportedFailure:
 @dataclass(frozen=True)
 class _Report:
     failed: list[_ReportedFailure]
+    over_budget: list[_ReportedFailure] = field(default_factory=list)
+    cancelled: list[_ReportedFailure] = field(default_factory=list)
 
 
 def _read(store: ArtifactStore, name: str, kind: type[T]) -> T:

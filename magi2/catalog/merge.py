@@ -61,7 +61,8 @@ def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
         if clip_id in proven:
             outcomes.append(outcome(clip_id, ClipState.DONE, artifact_key=proven[clip_id]))
         elif failure and clip_id not in at_work:
-            outcomes.append(outcome(clip_id, ClipState.FAILED, failed_stage=failure.stage, reason=failure.reason))
+            stage = failure.stage if failure.state is ClipState.FAILED else None
+            outcomes.append(outcome(clip_id, failure.state, failed_stage=stage, reason=failure.reason))
     for chunk in chunks(outcomes):
         settle_clips(connection, batch_id, chunk)
 
@@ -104,6 +105,8 @@ def _settle_batch(connection: Connection, stored: StoredBatch) -> None:
     if state in UNFINISHED_BATCH and not unfinished:
         failures = counts[ClipState.FAILED] + len(stored.refused)
         state = BatchState.DONE if failures <= stored.batch.failure_limit else BatchState.FAILED
+        if any(failure.state is ClipState.CANCELLED for failure in stored.failures.values()):
+            state = BatchState.CANCELLED
         moment = max((run.finished_at for run in stored.runs if run.finished_at), default=None)
     elif state == BatchState.DONE and unfinished:
         state = BatchState.WAITING

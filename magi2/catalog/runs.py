@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, update
 
 from magi2.catalog.clips import outcome, settle_clips
 from magi2.catalog.engine import Database
@@ -98,15 +98,21 @@ class Runs:
         for chunk in chunks(runs):
             self._database.write(_finish, batch_id, chunk)
 
+    def withdraw(self, batch_id: str, stage: StageName, clip_ids: Iterable[str], *, attempt: int) -> None:
+        """Enter that work on clips ended before it came to anything and will be taken up again: they are waiting."""
+        for chunk in chunks(clip_ids):
+            self._database.write(_withdraw, batch_id, stage, chunk, attempt)
+
     def accelerator_seconds(self, batch_id: str) -> dict[tuple[str, StageName], float]:
         """What each clip took in each stage so far, by clip id and stage, all attempts and all ranks together."""
+        total = func.sum(StageRunRow.accelerator_seconds)
         query = (
-            select(StageRunRow.clip_id, StageRunRow.stage, func.sum(StageRunRow.accelerator_seconds))
+            select(StageRunRow.clip_id, StageRunRow.stage, total)
             .where(StageRunRow.batch_id == batch_id, StageRunRow.accelerator_seconds > 0)
             .group_by(StageRunRow.clip_id, StageRunRow.stage)
         )
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return {(clip_id, StageName(stage)): seconds for clip_id, stage, seconds in rows}
+        return {(clip_id, StageName(stage)): float(seconds or 0.0) for clip_id, stage, seconds in rows}
 
     def of_clip(self, batch_id: str, clip_id: str) -> list[Run]:
         """All runs of a clip in a batch, by stage and attempt."""
@@ -130,12 +136,25 @@ def upsert_runs(
 
 
 def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
-    upsert_runs(connection, batch_id, runs)
+    upsert_runs(connection, batch_id, [run for run in runs if run.state is not RunState.REUSED])
+    # An attempt that was interrupted by a pause finds what it made itself: that stays made, and keeps what it took.
+    reused = [run for run in runs if run.state is RunState.REUSED]
+    upsert_runs(connection, batch_id, reused, where=StageRunRow.state != RunState.MADE)
     going_on = [run.clip_id for run in runs if run.state in SUCCEEDED and run.stage is not LAST_STAGE]
     # What was cancelled meanwhile stays so, until it is started again.
     _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
     ends = [run for run in runs if run.state not in SUCCEEDED or run.stage is LAST_STAGE]
     settle_clips(connection, batch_id, [_outcome(run) for run in ends])
+
+
+def _withdraw(connection: Connection, batch_id: str, stage: StageName, clip_ids: Sequence[str], attempt: int) -> None:
+    runs = StageRunRow.batch_id == batch_id, StageRunRow.clip_id.in_(clip_ids), StageRunRow.stage == stage
+    connection.execute(
+        delete(StageRunRow).where(*runs, StageRunRow.attempt == attempt, StageRunRow.state == RunState.RUNNING)
+    )
+    clips = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+    running = update(BatchClipRow).where(*clips, BatchClipRow.state == ClipState.RUNNING)
+    connection.execute(running.values(state=ClipState.WAITING, updated_at=now()))
 
 
 def _outcome(run: Run) -> dict[str, Any]:

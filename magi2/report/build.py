@@ -8,48 +8,55 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.errors import CorruptedArtifactError
+from magi2.cost import BatchCost
+from magi2.errors import BatchCancelledError, BudgetSpentError, CorruptedArtifactError
 from magi2.plan import load_batch, read_document
 from magi2.report.failures import MAX_PROMPT, MAX_REASON, load_failure
 from magi2.report.markdown import to_markdown
-from magi2.report.records import Report, ReportedClip, StageCount, StageOutcome
+from magi2.report.records import LISTS, Report, ReportedClip, StageCount, StageOutcome
 from magi2.runtime.events import cut
 from magi2.runtime.results import read_results
 from magi2.types import StageName
 
 
-def build_report(store: ArtifactStore, batch_id: str, *, started_at: datetime | None = None) -> Report:
+def build_report(
+    store: ArtifactStore, batch_id: str, *, started_at: datetime | None = None, cost: BatchCost | None = None
+) -> Report:
     """The report of a planned batch; a clip without a result in one of its stages has failed there.
 
-    `started_at` is when its run began, by default when it was planned. Raises InputError for an unknown batch.
+    `started_at` is when its run began, by default when it was planned; `cost` is what the catalog knows of it. Raises
+    InputError for an unknown batch.
     """
     batch = load_batch(store, batch_id)
-    began = started_at or datetime.fromisoformat(batch["created_at"])
+    now = datetime.now(UTC)
     results = {shard: _ShardResults(store, batch, shard) for shard in range(batch["shards"])}
-    failed = [_refused(row) for row in batch["refused"]]
-    flagged: list[ReportedClip] = []
-    done: list[ReportedClip] = []
+    lists: dict[str, list[ReportedClip]] = {name: [] for name in LISTS}
+    lists["failed"] += map(_refused, batch["refused"])
     for clip in (clip for shard in results.values() for clip in shard.clips()):
-        (failed if clip.stage else flagged if clip.flags else done).append(clip)
+        lists[_list_of(clip)].append(clip)
     cached = read_document(store, f"batches/{batch_id}/cached.json")
-    finished = [_finished_before(store, clip) for clip in cached]
+    for clip in (_finished_before(store, clip) for clip in cached):
+        lists["flagged" if clip.flags else "skipped"].append(clip)
     return Report(
         batch_id=batch_id,
         name=batch["name"],
         source=batch["source"],
         run_id=batch["run_id"],
         failure_limit=batch["options"]["failure_limit"],
-        seconds=(datetime.now(UTC) - began).total_seconds(),
-        done=tuple(done),
-        flagged=(*flagged, *(clip for clip in finished if clip.flags)),
-        failed=tuple(failed),
-        skipped=tuple(clip for clip in finished if not clip.flags),
-        stages=_stage_counts(results.values()),
+        seconds=(now - (started_at or datetime.fromisoformat(batch["created_at"]))).total_seconds(),
+        finished_at=now,
+        **{name: tuple(_priced(clip, cost) for clip in clips) for name, clips in lists.items()},  # type: ignore[arg-type]
+        stages=_stage_counts(results.values(), cost),
         reused_by_skipped=sum(len(profile_stages(batch["profiles"][clip["profile_digest"]])) for clip in cached),
+        accelerator_seconds=cost.accelerator_seconds if cost else None,
+        cost=cost.total if cost else None,
+        budget=batch["options"].get("budget"),
+        currency=cost.price.currency if cost and cost.price else None,
     )
 
 
@@ -110,7 +117,22 @@ class _ShardResults:
         return {"state": "failed", **(cause or {"error": "its task has not finished"})}
 
 
-def _stage_counts(shards: Iterable[_ShardResults]) -> dict[str, StageCount]:
+def _list_of(clip: ReportedClip) -> str:
+    """Where a clip of a shard belongs."""
+    if clip.stage is None:
+        return "flagged" if clip.flags else "done"
+    unrendered = {BudgetSpentError.code: "over_budget", BatchCancelledError.code: "cancelled"}
+    return unrendered.get(clip.error_code or "", "failed")
+
+
+def _priced(clip: ReportedClip, cost: BatchCost | None) -> ReportedClip:
+    if cost is None or clip.clip_id is None:
+        return clip
+    seconds = cost.clip_seconds.get(clip.clip_id, 0.0)
+    return replace(clip, accelerator_seconds=seconds, cost=cost.of_clip(clip.clip_id))
+
+
+def _stage_counts(shards: Iterable[_ShardResults], cost: BatchCost | None) -> dict[str, StageCount]:
     states: Counter[tuple[StageName, str]] = Counter()
     seconds: dict[StageName, float] = defaultdict(float)
     for shard in shards:
@@ -124,6 +146,8 @@ def _stage_counts(shards: Iterable[_ShardResults]) -> dict[str, StageCount]:
             reused=states[stage, "reused"],
             failed=states[stage, "failed"],
             seconds=round(seconds[stage], 3),
+            accelerator_seconds=cost.stage_seconds.get(stage, 0.0) if cost else 0.0,
+            cost=cost.of_stage(stage) if cost else None,
         )
         for stage in StageName
         if any(found is stage for found, _ in states)

@@ -6,9 +6,10 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from catalog_samples import PROFILES, enter, failed, make_batch, make_clip
+from catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
-from magi2.catalog import Action, Actor, BatchState, Catalog, Request, Run, RunState, StateError
+from magi2.artifacts import LocalStore
+from magi2.catalog import Action, Actor, BatchState, Catalog, ClipState, Request, Run, RunState, StateError
 from magi2.errors import InputError
 from magi2.types import StageName
 
@@ -132,3 +133,91 @@ def test_of_several_at_once_one_tells(catalog: Catalog) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(told) == [False, False, False, True]
+
+
+def ahead(catalog: Catalog, batch_id: str, stage: StageName = StageName.PREVIEW) -> str | None:
+    standing = catalog.control.standing(batch_id, stage)
+    assert standing is not None
+    return standing.ahead
+
+
+def test_waiting_clips_of_a_more_urgent_batch_go_first(catalog: Catalog) -> None:
+    enter(catalog, [make_clip(1)], "night")
+    urgent = enter(catalog, [make_clip(2), make_clip(3)], "urgent", priority=5)
+    assert ahead(catalog, "night") is None  # it has not been planned to its end
+    catalog.batches.mark("urgent", BatchState.RUNNING)
+    assert (ahead(catalog, "night"), ahead(catalog, "urgent")) == ("urgent", None)
+    catalog.control.pause("urgent", by=ANN)
+    assert ahead(catalog, "night") is None
+    catalog.control.resume("urgent", by=ANN)
+    catalog.runs.start("urgent", StageName.ENCODE, urgent, attempt=1)
+    assert ahead(catalog, "night") is None  # all its clips are at work
+    encoded = {"stage": StageName.ENCODE, "state": RunState.MADE}
+    catalog.runs.finish("urgent", [Run(clip_id=clip_id, **encoded) for clip_id in urgent])
+    assert ahead(catalog, "night") == "urgent"
+    assert ahead(catalog, "night", StageName.ENCODE) is None  # it waits for a later stage
+    catalog.runs.start("urgent", StageName.PREVIEW, urgent, attempt=1)
+    assert ahead(catalog, "night") is None
+
+
+def test_equal_priorities_and_finished_clips_hold_nobody_up(catalog: Catalog, store: LocalStore) -> None:
+    enter(catalog, [make_clip(1)], "night", priority=5)
+    enter(catalog, [make_clip(2)], "equal", priority=5)
+    (finished,) = enter(catalog, [make_clip(3)], "urgent", priority=6)
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("urgent", [done(finished, manifest)])
+    for batch_id in ("equal", "urgent"):
+        catalog.batches.mark(batch_id, BatchState.RUNNING)
+    assert ahead(catalog, "night") is None
+
+
+def test_standing_says_what_was_asked_and_spent(catalog: Catalog) -> None:
+    (clip_id,) = enter(catalog, [make_clip(1)], budget=3.5)
+    assert catalog.control.standing("nigth", StageName.ENCODE) is None
+    assert not catalog.control.has_reached("night", 0, StageName.PREVIEW)
+    catalog.runs.finish("night", [failed(clip_id, accelerator_seconds=7.0)])
+    catalog.control.pause("night", by=ANN)
+    standing = catalog.control.standing("night", StageName.ENCODE)
+    assert standing is not None
+    assert (standing.requested, standing.budget, standing.accelerator_seconds) == (Request.PAUSE, 3.5, 7.0)
+    assert catalog.control.has_reached("night", 0, StageName.PREVIEW)
+    assert not catalog.control.has_reached("night", 1, StageName.PREVIEW)
+
+
+def test_wishes_for_a_batch_that_had_finished_are_history(catalog: Catalog, night: str) -> None:
+    catalog.control.cancel(night, by=ANN)
+    assert catalog.control.requested(night) is Request.CANCEL
+    catalog.batches.mark(night, BatchState.CANCELLED)
+    assert catalog.control.requested(night) is None
+    assert catalog.control.requested("nigth") is None
+
+
+def test_withdrawn_clips_are_waiting_and_start_anew(catalog: Catalog) -> None:
+    made, begun = enter(catalog, [make_clip(1), make_clip(2)])
+    catalog.runs.start("night", StageName.PREVIEW, [made, begun], attempt=1)
+    run = Run(clip_id=made, stage=StageName.PREVIEW, state=RunState.MADE, seconds=2.0, accelerator_seconds=16.0)
+    catalog.runs.finish("night", [run])
+    catalog.runs.withdraw("night", StageName.PREVIEW, [begun], attempt=1)
+    clip = catalog.clips.get("night", begun)
+    assert clip is not None
+    assert (clip.state, catalog.runs.of_clip("night", begun)) == (ClipState.WAITING, [])
+    catalog.runs.start("night", StageName.PREVIEW, [made, begun], attempt=1)
+    catalog.runs.finish("night", [Run(clip_id=made, stage=StageName.PREVIEW, state=RunState.REUSED, seconds=0.0)])
+    (kept,) = catalog.runs.of_clip("night", made)
+    assert (kept.state, kept.accelerator_seconds) == (RunState.MADE, 16.0)
+    assert catalog.runs.of_clip("night", begun)[0].state is RunState.RUNNING
+
+
+def test_clips_are_set_aside_whatever_became_of_them_but_done_ones(catalog: Catalog, store: LocalStore) -> None:
+    finished, broken, waiting = enter(catalog, [make_clip(1), make_clip(2), make_clip(3)])
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(finished, manifest), failed(broken)])
+    catalog.clips.set_aside("night", [finished, broken, waiting], ClipState.SKIPPED, "budget: all spent")
+    clips = [catalog.clips.get("night", clip_id) for clip_id in (finished, broken, waiting)]
+    assert [clip and (clip.state, clip.reason) for clip in clips] == [
+        (ClipState.DONE, None),
+        (ClipState.SKIPPED, "budget: all spent"),
+        (ClipState.SKIPPED, "budget: all spent"),
+    ]
