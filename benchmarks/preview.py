@@ -169,7 +169,7 @@ def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Ite
 
     def run() -> None:
         experts.expert_rows(x, weights, plan, w13, moe.W_down[:count], available, settings, buffer)
-        experts.combine(buffer, plan.position, out)
+        experts.combine(buffer, plan, out)
 
     suffix = "" if heads == MOE.num_heads else f"_{heads}_heads"
     yield Result(f"experts{suffix}", tokens, timed(run), limits.floor_ms(*expert_cost(tokens, heads)))

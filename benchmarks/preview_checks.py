@@ -93,7 +93,7 @@ def run_experts(
     plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
     buffer = x.new_full((ids.numel(), x.shape[2]), torch.nan)
     experts.expert_rows(x, weights, plan, w13, w_down, available, settings, buffer)
-    return experts.combine(buffer, plan.position, torch.full_like(x, torch.nan))
+    return experts.combine(buffer, plan, torch.full_like(x, torch.nan))
 
 
 def check_tokens(layer: Layer, device: torch.device) -> Iterator[Check]:

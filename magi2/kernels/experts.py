@@ -2,7 +2,7 @@
 
 The hidden state never leaves the chip. A program holds its rows of `x` in shared memory and walks the expert's width;
 gate and up columns lie next to each other, so that one product makes both. Every route writes its own row, and
-`combine` adds a token's rows in fp32, best route first: no atomics, one order.
+`combine` adds a token's rows in one order, without atomics.
 """
 
 # Shapes: N tokens, M heads, E experts per head, K routes per token and head, D head dim, F expert width, R = N*M*K
@@ -58,6 +58,7 @@ def _experts_kernel(
     num_tokens,
     stride_token,
     stride_head,
+    first_expert,
     EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
     D: tl.constexpr,
@@ -78,6 +79,7 @@ def _experts_kernel(
         token = (route // TOP_K - head * num_tokens).to(tl.int64)
         pointers = x + token[:, None] * stride_token + head.to(tl.int64) * stride_head + dims[None, :]
         tokens = tl.load(pointers, mask=mask[:, None], other=0.0)
+        expert -= first_expert
         out = tl.zeros([BLOCK_ROWS, D], tl.float32)
         for f in tl.range(0, F, BLOCK_WIDTH, num_stages=STAGES):
             if DESCRIPTORS:
@@ -110,7 +112,8 @@ def expert_rows(
     """Weighted expert outputs of the sorted routes, written to `rows` [R, D] and returned.
 
     `x` [N, M, D] has contiguous channels, `weights` [M, N, K] are fp32, `w13` [M*E, D, 2F] is interleaved and `w_down`
-    is [M*E, F, D]; `plan` must have been made for tiles of `settings.block_rows` rows. Products are summed in fp32;
+    is [M*E, F, D], or both only the plan's experts at hand; `plan` must have been made for tiles of
+    `settings.block_rows` rows. Products are summed in fp32;
     the activation is rounded to the dtype of `x`, and so is the weighted row.
     """
     if settings.specialised:
@@ -118,7 +121,7 @@ def expert_rows(
 
         experts_specialised.launch(x, w13, w_down, weights, plan, rows, available.processors)
         return rows
-    num_tokens, num_heads, dim = x.shape
+    num_tokens, _, dim = x.shape
     width = w_down.shape[1]
     gate_up, down = w13.view(-1, 2 * width), w_down.view(-1, dim)
     if available.descriptors:
@@ -138,7 +141,8 @@ def expert_rows(
         num_tokens,
         x.stride(0),
         x.stride(1),
-        EXPERTS=w_down.shape[0] // num_heads,
+        plan.first,
+        EXPERTS=plan.num_experts,
         TOP_K=weights.shape[2],
         D=dim,
         F=width,
@@ -156,10 +160,14 @@ def expert_rows(
 def _combine_kernel(
     rows,
     position,
+    ids,
     out,
     num_rows,
     num_tokens,
+    first,
+    stop,
     HEADS: tl.constexpr,
+    EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -167,30 +175,47 @@ def _combine_kernel(
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = row < num_rows
     dims = tl.arange(0, D)
-    route = ((row % HEADS) * num_tokens + row // HEADS) * TOP_K
-    total = tl.zeros([BLOCK, D], tl.float32)
+    head = row % HEADS
+    route = (head * num_tokens + row // HEADS) * TOP_K
+    lower = tl.zeros([BLOCK, D], tl.float32)
+    upper = tl.zeros([BLOCK, D], tl.float32)
     for rank in tl.static_range(TOP_K):
-        place = tl.load(position + route + rank, mask=mask, other=0).to(tl.int64)
-        total += tl.load(rows + place[:, None] * D + dims[None, :], mask=mask[:, None], other=0.0).to(tl.float32)
+        place = tl.load(position + route + rank, mask=mask, other=-1).to(tl.int64)
+        is_lower = tl.load(ids + route + rank, mask=mask, other=0) < EXPERTS // 2
+        values = tl.load(rows + place[:, None] * D + dims[None, :], mask=(place >= 0)[:, None], other=0.0)
+        values = values.to(tl.float32)
+        lower += tl.where(is_lower[:, None], values, 0.0)
+        upper += tl.where(is_lower[:, None], 0.0, values)
+    # Each half is rounded by itself, as it is when it comes from another rank.
+    lower = lower.to(out.dtype.element_ty).to(tl.float32)
+    upper = upper.to(out.dtype.element_ty).to(tl.float32)
+    has_lower = head * EXPERTS >= first
+    has_upper = (head + 1) * EXPERTS <= stop
+    total = tl.where((has_lower & has_upper)[:, None], lower + upper, tl.where(has_lower[:, None], lower, upper))
     target = out + row.to(tl.int64)[:, None] * D + dims[None, :]
     tl.store(target, total.to(out.dtype.element_ty), mask=mask[:, None])
 
 
-def combine(rows: Tensor, position: Tensor, out: Tensor) -> Tensor:
-    """Sum of each token's rows, best route first in fp32, rounded once into `out` [N, M, D], which comes back.
+def combine(rows: Tensor, plan: Plan, out: Tensor) -> Tensor:
+    """Sum of each token's rows into `out` [N, M, D], which comes back; `rows` [R, D] are the plan's sorted routes.
 
-    `rows` [R, D] are sorted, `position` [M, N, K] int32 says where each route's row is.
+    The rows of either half of a head's experts are added in fp32, best route first, and rounded to the dtype of `out`;
+    then the halves, lower one first. A half that is not at hand is left out.
     """
     num_tokens, num_heads, dim = out.shape
     num_rows = num_tokens * num_heads
     _combine_kernel[(triton.cdiv(num_rows, _COMBINE_ROWS),)](
         rows,
-        position,
+        plan.position,
+        plan.expert_ids,
         out,
         num_rows,
         num_tokens,
+        plan.first,
+        plan.stop,
         HEADS=num_heads,
-        TOP_K=position.shape[2],
+        EXPERTS=plan.num_experts,
+        TOP_K=plan.position.shape[2],
         D=dim,
         BLOCK=_COMBINE_ROWS,
         num_warps=4,

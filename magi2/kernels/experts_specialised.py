@@ -33,13 +33,13 @@ _PROGRAMS_PER_PROCESSOR = 16  # one after the other: the device hands them out, 
 
 @gluon.jit
 def _load_weights(
-    w13, w2, tile_expert, total, rings,
+    w13, w2, tile_expert, total, first_expert, rings,
     D: gl.constexpr, F: gl.constexpr, W: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
     gate_up, down, filled, free, down_filled, down_free = rings
     step = 0
     for tile in range(gl.program_id(0), total, gl.num_programs(0)):
-        expert = gl.load(tile_expert + tile)
+        expert = gl.load(tile_expert + tile) - first_expert
         for f in range(0, F, W):
             for half in gl.static_range(2):
                 use = 2 * step + half
@@ -130,7 +130,7 @@ def _compute(
 @gluon.jit
 def _experts_kernel(
     x, w13, w2, weights, order, tile_expert, tile_first, tile_end, num_tiles, rows,
-    num_tokens, stride_token, stride_head,
+    num_tokens, stride_token, stride_head, first_expert,
     EXPERTS: gl.constexpr, TOP_K: gl.constexpr, D: gl.constexpr, F: gl.constexpr, W: gl.constexpr,
     HALVES: gl.constexpr,
 ):  # fmt: skip
@@ -157,7 +157,7 @@ def _experts_kernel(
         [
             (_compute, (tables, tokens_one, rings, 0, EXPERTS, TOP_K, D, F, W, HALVES)),
             (_compute, (tables, tokens_two, rings, 1, EXPERTS, TOP_K, D, F, W, HALVES)),
-            (_load_weights, (w13, w2, tile_expert, total, rings, D, F, W, HALVES)),
+            (_load_weights, (w13, w2, tile_expert, total, first_expert, rings, D, F, W, HALVES)),
         ],
         [4, 1],
         [_WORKER_REGISTERS, _LOADER_REGISTERS],
@@ -166,7 +166,7 @@ def _experts_kernel(
 
 def launch(x, w13, w_down, weights, plan, rows, processors: int) -> None:
     """Start the kernel for `x` [N, M, D], `w13` [M*E, D, 2F] and `w_down` [M*E, F, D]; see `experts.expert_rows`."""
-    num_tokens, num_heads, dim = x.shape
+    num_tokens, _, dim = x.shape
     width = w_down.shape[1]
     dtype = getattr(gl, str(x.dtype).removeprefix("torch."))
 
@@ -188,7 +188,8 @@ def launch(x, w13, w_down, weights, plan, rows, processors: int) -> None:
         num_tokens,
         x.stride(0),
         x.stride(1),
-        EXPERTS=w_down.shape[0] // num_heads,
+        plan.first,
+        EXPERTS=plan.num_experts,
         TOP_K=weights.shape[2],
         D=dim,
         F=width,

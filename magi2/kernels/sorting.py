@@ -17,12 +17,15 @@ _FILL = 128
 
 
 class Plan(NamedTuple):
-    """Where each route goes; everything int32 on the device.
+    """Where each route goes; every tensor int32 on the device.
 
     `order` [R] holds each sorted route's index in (head, token, rank) order, `position` [M, N, K] the reverse and
     `offsets` [M*E + 1] where each expert's routes begin. Tile t < `num_tiles` [1] is the sorted routes from
     `tile_first[t]` to `tile_end[t]`, all of the expert `tile_expert[t]`; the three have room for the most tiles
-    that any routing could need.
+    that any routing could need. `expert_ids` [M, N, K] are the routes themselves and `num_experts` is E.
+
+    Only the experts from row `first` to row `stop` of (head, expert) are at hand. Routes to others are in no tile, and
+    their position is -1.
     """
 
     order: Tensor
@@ -32,11 +35,15 @@ class Plan(NamedTuple):
     tile_first: Tensor
     tile_end: Tensor
     num_tiles: Tensor
+    expert_ids: Tensor
+    num_experts: int
+    first: int
+    stop: int
 
 
 @triton.jit
 def _count_kernel(
-    ids, counts, num_tokens, num_blocks,
+    ids, counts, num_tokens, num_blocks, first, stop,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     block, head = tl.program_id(0), tl.program_id(1)
@@ -44,6 +51,8 @@ def _count_kernel(
     token, rank = block * BLOCK + slot // RANKS, slot % RANKS
     valid = (token < num_tokens) & (rank < TOP_K)
     expert = tl.load(ids + (head * num_tokens + token) * TOP_K + rank, mask=valid, other=EXPERTS)
+    row = head * EXPERTS + expert
+    expert = tl.where((row >= first) & (row < stop), expert, EXPERTS)
     bins = tl.arange(0, BINS)
     target = counts + (head * EXPERTS + bins).to(tl.int64) * num_blocks + block
     tl.store(target, tl.histogram(expert, BINS), mask=bins < EXPERTS)
@@ -51,7 +60,7 @@ def _count_kernel(
 
 @triton.jit
 def _place_kernel(
-    ids, ends, order, position, num_tokens, num_blocks,
+    ids, ends, order, position, num_tokens, num_blocks, first, stop,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     chunk, head = tl.program_id(0), tl.program_id(1)
@@ -71,8 +80,10 @@ def _place_kernel(
         before += tl.sum((expert[:, None] == other_expert[None, :]).to(tl.int32), axis=1)
     bin_index = (head * EXPERTS + expert).to(tl.int64) * num_blocks + block
     base = tl.load(ends + bin_index - 1, mask=valid & (bin_index > 0), other=0)
-    tl.store(position + route, base + before, mask=valid)
-    tl.store(order + base + before, route, mask=valid)
+    row = head * EXPERTS + expert
+    is_here = valid & (row >= first) & (row < stop)
+    tl.store(position + route, tl.where(is_here, base + before, -1), mask=valid)
+    tl.store(order + base + before, route, mask=is_here)
 
 
 @triton.jit
@@ -105,10 +116,14 @@ def _tiles_kernel(offsets, tile_starts, tile_expert, tile_first, tile_end, TILE:
         tl.store(tile_end + place + tile, tl.minimum(first + TILE, end), mask=mask)
 
 
-def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int) -> Plan:
-    """Sort the routes `expert_ids` [M, N, K] int32 by head and expert, in token order within an expert."""
+def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int, first: int = 0, stop: int | None = None) -> Plan:
+    """Sort the routes `expert_ids` [M, N, K] int32 by head and expert, in token order within an expert.
+
+    `first` and `stop` are the rows (head, expert) of the experts at hand, by default all.
+    """
     num_heads, num_tokens, top_k = expert_ids.shape
     rows, routes = num_heads * num_experts, expert_ids.numel()
+    span = (first, rows if stop is None else stop)
     num_blocks = triton.cdiv(num_tokens, _BLOCK_TOKENS)
     ranks = triton.next_power_of_2(top_k)
     most_tiles = routes // tile_rows + min(rows, routes)
@@ -120,11 +135,12 @@ def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int) -> Plan:
     grid = (num_blocks, num_heads)
     sizes = {"EXPERTS": num_experts, "TOP_K": top_k, "RANKS": ranks, "BLOCK": _BLOCK_TOKENS}
     bins = triton.next_power_of_2(num_experts + 1)
-    _count_kernel[grid](expert_ids, counts, num_tokens, num_blocks, BINS=bins, **sizes)
+    _count_kernel[grid](expert_ids, counts, num_tokens, num_blocks, *span, BINS=bins, **sizes)
     ends = torch.cumsum(counts, 0, dtype=torch.int32)
-    plan = Plan(ints(routes), ints(*expert_ids.shape), ints(rows + 1), *(ints(most_tiles) for _ in range(3)), ints(1))
+    tables = ints(routes), ints(*expert_ids.shape), ints(rows + 1), *(ints(most_tiles) for _ in range(3)), ints(1)
+    plan = Plan(*tables, expert_ids, num_experts, *span)
     _place_kernel[(triton.cdiv(num_tokens, _CHUNK_TOKENS), num_heads)](
-        expert_ids, ends, plan.order, plan.position, num_tokens, num_blocks, CHUNK=_CHUNK_TOKENS, **sizes
+        expert_ids, ends, plan.order, plan.position, num_tokens, num_blocks, *span, CHUNK=_CHUNK_TOKENS, **sizes
     )
     tile_starts = ints(rows)
     _offsets_kernel[(1,)](

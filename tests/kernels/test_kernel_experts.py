@@ -89,7 +89,7 @@ def run_experts(
     rows = x.new_full((ids.numel(), x.shape[2]), torch.nan)
     w13 = experts.interleave(w_gate, w_up)
     experts.expert_rows(x, weights, plan, w13, w_down, available, settings, rows)
-    return experts.combine(rows, plan.position, torch.full_like(x, torch.nan))
+    return experts.combine(rows, plan, torch.full_like(x, torch.nan))
 
 
 @pytest.mark.parametrize("descriptors", [False, True])
@@ -137,6 +137,29 @@ def test_specialised_kernel_gives_the_same_bits(device: torch.device) -> None:
         )
         for run in runs:
             torch.testing.assert_close(run, plain, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_experts_at_hand_give_the_bits_of_their_part(dtype: torch.dtype, device: torch.device) -> None:
+    """Three heads dealt to two holders, one and a half each: the halves of the middle head add up to the whole."""
+    heads, num_experts, top_k, dim, width = 3, 8, 3, 16, 32
+    parts = [random(device, heads * num_experts, dim, width, seed=i, scale=dim**-0.5).to(dtype) for i in (4, 5)]
+    parts.append(random(device, heads * num_experts, width, dim, seed=6, scale=width**-0.5).to(dtype))
+    x = random(device, 37, heads, dim, seed=7, scale=3).to(dtype)
+    ids = random_ids(device, heads, 37, top_k, num_experts)
+    weights = random(device, heads, 37, top_k, seed=8).abs()
+    settings, available = EXPERT_SETTINGS[4], Features(features(device).shared_bytes, False, 3)
+    whole = run_experts(x, ids, weights, parts, settings, available)
+    results = []
+    for own, held, span in ((slice(0, 2), slice(0, 12), (0, 12)), (slice(1, 3), slice(12, 24), (4, 16))):
+        plan = sorting.sort_routes(ids[own].contiguous(), num_experts, settings.block_rows, *span)
+        rows = x.new_full((plan.order.numel(), dim), torch.nan)
+        w13, w_down = experts.interleave(*(part[held] for part in parts[:2])), parts[2][held]
+        experts.expert_rows(x[:, own], weights[own].contiguous(), plan, w13, w_down, available, settings, rows)
+        results.append(experts.combine(rows, plan, torch.full_like(x[:, own], torch.nan)))
+    first, second = results
+    assert torch.equal(first[:, 0], whole[:, 0]) and torch.equal(second[:, 1], whole[:, 2])
+    assert torch.equal(first[:, 1] + second[:, 0], whole[:, 1])
 
 
 def test_nan_tokens_stay_nan_and_alone(device: torch.device) -> None:

@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -18,10 +17,11 @@ from magi2.kernels import experts, mhc, routing, rows, sorting
 from magi2.kernels.attention import best_attention
 from magi2.kernels.settings import expert_settings, features, supports
 from magi2.models.preview import attention, moe
+from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes
+from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes, sum_branches
 
 logger = logging.getLogger(__name__)
 
@@ -176,34 +176,47 @@ class _FastOps:
         planes = self.derived(gate, lambda: routing.planes(gate, x.dtype))
         return moe.Routes(*routing.route(x, planes, bias, top_k, normalise, scale))
 
-    def run_experts(self, x: Tensor, routes: moe.Routes, w_gate: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
+    def run_experts(
+        self,
+        x: Tensor,
+        routes: moe.Routes,
+        w_gate: Tensor,
+        w_up: Tensor,
+        w_down: Tensor,
+        share: ExpertShare | None = None,
+    ) -> Tensor:
         num_heads, dim = x.shape[1:]
         w13 = experts.as_interleaved(w_gate, w_up)
         if w13 is None or not supports(dim, w_down.shape[1]):
-            return moe.run_experts(x, moe.Routes(routes.expert_ids.long(), routes.weights), w_gate, w_up, w_down)
+            return moe.run_experts(x, moe.Routes(routes.expert_ids.long(), routes.weights), w_gate, w_up, w_down, share)
+        share = share or whole_heads(num_heads, w_down.shape[0] // num_heads)
         available = features(x.device)
         settings = expert_settings(available, dim, w_down.shape[1], x.element_size())
-        ids = routes.expert_ids.int().contiguous()
-        plan = sorting.sort_routes(ids, w_down.shape[0] // num_heads, settings.block_rows)
+        ids, held = routes.expert_ids.int().contiguous(), (share.first_row, share.first_row + share.num_held)
+        plan = sorting.sort_routes(ids, share.num_experts, settings.block_rows, *held)
         buffer = self._workspace(ids.numel(), dim, x)
         experts.expert_rows(x, routes.weights.contiguous(), plan, w13, w_down, available, settings, buffer)
-        return experts.combine(buffer, plan.position, x.new_empty(x.shape))
+        return experts.combine(buffer, plan, x.new_empty(x.shape))
 
     def sparse_mlp(self, mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
         stacked = _stacked_first(mlp) if isinstance(mlp, SparseMlp) else None
         if stacked is None or not isinstance(mlp, SparseMlp):
-            return mlp.routed(y, group_sizes) + mlp.unrouted(y, group_sizes)
+            return sum_branches(mlp, y, group_sizes)
         split = mlp.split_linear.weight.shape[0]
-        common = split + mlp.shared_expert_fc1.weight.shape[0]
-        mixed = _first_products(y, stacked, common, group_sizes)
-        hidden = self.swiglu7(mixed[:, split:])
-        heads = mixed[:, :split].view(y.shape[0], mlp.num_heads, -1)
-        out = F.linear(mlp.moe_mlp(heads).flatten(1), mlp.merge_linear.weight)
+        shared = mlp.shared_expert_fc1.weight.shape[0]
+        if mlp.ops.tokens_travel:
+            run = mlp.start_experts(mlp.split_heads(y, group_sizes))
+            hidden = self.swiglu7(_first_products(y, stacked[split:], shared, group_sizes))
+        else:
+            mixed = _first_products(y, stacked, split + shared, group_sizes)
+            run = mlp.start_experts(mixed[:, :split].view(y.shape[0], mlp.num_heads, -1))
+            hidden = self.swiglu7(mixed[:, split:])
+        run.compute()
+        out = torch.empty_like(y)
         blocks = _joined_second(mlp).chunk(len(group_sizes))
         for first, size, block in zip(_starts(group_sizes), group_sizes, blocks, strict=True):
-            if size:
-                out[first : first + size].addmm_(hidden[first : first + size], block.t())
-        return out
+            torch.mm(hidden[first : first + size], block.t(), out=out[first : first + size])
+        return out.addmm_(run.result().flatten(1), mlp.merge_linear.weight.t())
 
     def _phi(self, norm_weight: Tensor, weights: MhcWeights, dtype: torch.dtype) -> mhc.PhiWeights:
         alphas = (weights.alpha_pre, weights.alpha_post, weights.alpha_res)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.grouped import GroupedLinear, GroupedRMSNorm
 from magi2.models.preview.layout import NUM_MODALITIES
-from magi2.models.preview.ops import PreviewOps
+from magi2.models.preview.ops import ExpertRun, PreviewOps
 
 RouterBias = Literal["ema", "main"]
 
@@ -57,25 +58,27 @@ class Router(nn.Module):
 
 
 class MultiHeadMoe(nn.Module):
-    """Routed experts per MoE head; the (head, expert) axis of the weights is head-major."""
+    """Routed experts per MoE head, all or a share of them; the (head, expert) axis of the weights is head-major."""
 
-    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype, share: ExpertShare | None = None) -> None:
         super().__init__()
         self.config = config.moe_config
+        self.share = share or whole_heads(self.config.num_heads, self.config.num_experts)
         self.ops = PreviewOps()
-        rows, width = self.config.num_heads * self.config.num_experts, self.config.expert_intermediate_size
+        rows, router_rows = len(self.share.expert_rows), len(self.share.router_rows)
+        width = self.config.expert_intermediate_size
         head_dim = config.split_merge_size // self.config.num_heads
-        self.gate = nn.Parameter(torch.empty(rows, head_dim))
+        self.gate = nn.Parameter(torch.empty(router_rows, head_dim))
         self.W_gate = nn.Parameter(torch.empty(rows, head_dim, width, dtype=dtype))
         self.W_up = nn.Parameter(torch.empty(rows, head_dim, width, dtype=dtype))
         self.W_down = nn.Parameter(torch.empty(rows, width, head_dim, dtype=dtype))
-        self.router = Router(rows)
+        self.router = Router(router_rows)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, M, D] for `x` [N, M, D]."""
+        """[N, m, D] for `x` [N, m, D]: tokens of the share's m heads, and the canonical sum over its experts."""
         config = self.config
         routes = self.ops.route(x, self.gate, self.router(), config.top_k, config.route_norm, config.route_scale)
-        return self.ops.run_experts(x, routes, self.W_gate, self.W_up, self.W_down)
+        return self.ops.run_experts(x, routes, self.W_gate, self.W_up, self.W_down, self.share)
 
 
 class SparseMlp(nn.Module):
@@ -105,15 +108,27 @@ class SparseMlp(nn.Module):
         """[N, c] for normed tokens [N, c]."""
         return self.ops.sparse_mlp(self, y, group_sizes)
 
-    def routed(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
-        """Output [N, c] of the routed experts for normed tokens [N, c]."""
-        heads = self.split_linear(y, group_sizes).view(y.shape[0], self.num_heads, -1)
-        out: Tensor = self.merge_linear(self.moe_mlp(heads).flatten(1), group_sizes)
+    def split_heads(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """What the routed experts get: [N, M, D] for normed tokens [N, c]."""
+        heads: Tensor = self.split_linear(y, group_sizes)
+        return heads.view(y.shape[0], self.num_heads, -1)
+
+    def start_experts(self, heads: Tensor) -> ExpertRun:
+        """Begin to send tokens [N, M, D] to their experts."""
+        return self.ops.start_experts(self.moe_mlp, heads)
+
+    def merge(self, heads: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """Output [N, c] of the routed branch from that of its experts [N, M, D]."""
+        out: Tensor = self.merge_linear(heads.flatten(1), group_sizes)
         return out
 
-    def unrouted(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
-        """Output [N, c] of the shared and the modality-specific expert for normed tokens [N, c]."""
-        shared: Tensor = self.shared_expert_fc2(self.ops.swiglu7(self.shared_expert_fc1(y, group_sizes)), group_sizes)
+    def shared(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """Output [N, c] of the shared expert for normed tokens [N, c]."""
+        out: Tensor = self.shared_expert_fc2(self.ops.swiglu7(self.shared_expert_fc1(y, group_sizes)), group_sizes)
+        return out
+
+    def specific(self, y: Tensor, group_sizes: tuple[int, ...]) -> Tensor:
+        """Output [N, c] of the modality-specific expert for normed tokens [N, c]."""
         hidden = self.ops.swiglu7(self.modality_specific_shared_expert_fc1(y, group_sizes))
-        specific: Tensor = self.modality_specific_shared_expert_fc2(hidden, group_sizes)
-        return shared + specific
+        out: Tensor = self.modality_specific_shared_expert_fc2(hidden, group_sizes)
+        return out

@@ -3,10 +3,12 @@
 Source: MAGI-2 preview inference code. Nothing here reads device data back to the host.
 """
 
-# Shapes: N tokens, M MoE heads, E experts per head, K routes per token and head, D head dim, F expert width
+# Shapes: N tokens, M MoE heads, E experts per head, K routes per token and head, D head dim, F expert width, R rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from magi2.models.layers import swiglu7_pair
+from magi2.models.preview.expert_share import ExpertShare, whole_heads
+from magi2.models.preview.tiles import even_scores, tile_rows, tiled_product
 
 _NORM_EPS = 1e-12
 
@@ -44,8 +48,7 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, normalise: bool, sc
     unbiased sigmoid scores, divided by their sum if `normalise`, times `scale`.
     """
     num_heads = x.shape[1]
-    logits_MNE = x.float().transpose(0, 1) @ gate.view(num_heads, -1, x.shape[2]).transpose(1, 2)
-    scores_MNE = torch.sigmoid(logits_MNE)
+    scores_MNE = even_scores(x.float().transpose(0, 1), gate.view(num_heads, -1, x.shape[2]).transpose(1, 2))
     expert_ids = (scores_MNE + bias.view(num_heads, 1, -1)).topk(top_k, dim=-1).indices
     weights = scores_MNE.gather(-1, expert_ids)
     if normalise:
@@ -65,49 +68,84 @@ def sort_routes(expert_ids: Tensor, num_experts: int) -> SortedRoutes:
     return SortedRoutes(order, position.view_as(expert_ids), offsets)
 
 
-def run_experts(x: Tensor, routes: Routes, w_gate: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
+def run_experts(
+    x: Tensor, routes: Routes, w_gate: Tensor, w_up: Tensor, w_down: Tensor, share: ExpertShare | None = None
+) -> Tensor:
     """Weighted sum of each token's experts: [N, M, D] in the dtype of `x` [N, M, D].
 
-    `w_gate` and `w_up` are [M*E, D, F], `w_down` is [M*E, F, D], input axis before output axis. Every route's row is
-    weighted in fp32 and rounded to the dtype of `x`; the K rows of a token are then added in fp32, best first, and
-    rounded once, so that the result does not depend on any schedule.
+    `w_gate` and `w_up` are [M*E, D, F], `w_down` is [M*E, F, D], input axis before output axis; with a `share` they
+    hold its experts alone, M counts its heads, and the sum runs over the experts it has.
+
+    The order of the sum is canonical: every route's row is weighted in fp32 and rounded to the dtype of `x`; the rows
+    of either half of a head's experts are added in fp32, best first, and rounded once; then the upper half's sum is
+    added to the lower one's. So nothing depends on any schedule, nor on which ranks hold the halves.
     """
-    num_tokens, num_heads, _ = x.shape
-    num_experts, top_k = w_gate.shape[0] // num_heads, routes.weights.shape[2]
-    sorted_routes = sort_routes(routes.expert_ids, num_experts)
+    num_heads = x.shape[1]
+    share = share or whole_heads(num_heads, w_gate.shape[0] // num_heads)
+    sorted_routes = sort_routes(routes.expert_ids, share.num_experts)
     outputs = []
     for head in range(num_heads):
-        # Every head has the same number of routes, so its share of the sorted ones is known without asking the device.
-        first = head * num_tokens * top_k
-        order = sorted_routes.order[first : first + num_tokens * top_k] - first
-        experts = slice(head * num_experts, (head + 1) * num_experts)
-        ends = sorted_routes.offsets[1:][experts] - first
-        hidden = _expert_hidden(x[:, head][order // top_k], w_gate[experts], w_up[experts], ends)
-        rows = _grouped_product(hidden, w_down[experts], ends).float()
-        rows = (rows * routes.weights[head].flatten()[order].unsqueeze(1)).to(x.dtype)
-        outputs.append(_combine(rows, sorted_routes.position[head] - first))
+        first, stop = share.held_ids(head)
+        held = slice(
+            head * share.num_experts + first - share.first_row, head * share.num_experts + stop - share.first_row
+        )
+        rows = _plan_rows(sorted_routes, routes.expert_ids[head], head, share, x.device)
+        tokens = x[:, head][rows.order // routes.weights.shape[2]]
+        hidden = swiglu7_pair(rows.product(tokens, w_gate[held]), rows.product(tokens, w_up[held])).to(x.dtype)
+        weights = routes.weights[head].flatten()[rows.order].unsqueeze(1)
+        out = (rows.product(hidden, w_down[held]).float() * weights).to(x.dtype)
+        outputs.append(_combine(out, rows.place, routes.expert_ids[head], (first, stop), share.num_experts // 2))
     return torch.stack(outputs, dim=1)
 
 
-def _expert_hidden(x: Tensor, w_gate: Tensor, w_up: Tensor, ends: Tensor) -> Tensor:
-    """SwiGLU7 of the gate and up products of sorted rows, rounded to the dtype of `x`."""
-    return swiglu7_pair(_grouped_product(x, w_gate, ends), _grouped_product(x, w_up, ends)).to(x.dtype)
+class _Rows(NamedTuple):
+    """The expert products' rows of one head: each one's route, the row of each route [N, K], and the product itself."""
+
+    order: Tensor
+    place: Tensor
+    product: Callable[[Tensor, Tensor], Tensor]
+
+
+def _plan_rows(
+    sorted_routes: SortedRoutes, expert_ids: Tensor, head: int, share: ExpertShare, device: torch.device
+) -> _Rows:
+    """Rows for the experts held of one head. Their number is that of all routes, since the true one is not known here.
+
+    A product's rows must not depend on how many others there are. Kernels of accelerators see to that by themselves;
+    on the CPU, where few rows are multiplied differently from many, the rows are cut into tiles of one size.
+    """
+    count = expert_ids.numel()
+    first, stop = share.held_ids(head)
+    offsets = sorted_routes.offsets[head * share.num_experts + first : head * share.num_experts + stop + 1]
+    begin, ends = offsets[0], offsets[1:] - offsets[0]
+    # Routes to other halves may come before these or after them; they keep a place that nobody reads.
+    order = sorted_routes.order[(begin + torch.arange(count, device=device)).clamp(max=sorted_routes.order.numel() - 1)]
+    order = (order - head * count).clamp(0, count - 1)
+    position = (sorted_routes.position[head] - begin).clamp(0, count - 1)
+    if device.type != "cpu":
+        return _Rows(order, position, partial(_grouped_product, ends=ends))
+    tiles = tile_rows(ends, count)
+    chosen = (expert_ids - first).clamp(0, stop - first - 1)
+    return _Rows(order[tiles.row], tiles.shift[chosen] + position, partial(tiled_product, tiles=tiles))
 
 
 def _grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Sorted `rows` [R, in] times the expert's own matrix [in, out]; expert e owns the rows before `ends[e]` int32.
 
-    On the CPU the result is the fp32 accumulator. Accelerators only offer it rounded to the dtype of the inputs, one
-    rounding more than the published kernel has.
+    The result is rounded to the dtype of the inputs, one rounding more than the published kernel has.
     """
-    if rows.device.type == "cpu":
-        rows, weights = rows.float(), weights.float()
     return F.grouped_mm(rows, weights, offs=ends)
 
 
-def _combine(rows: Tensor, position: Tensor) -> Tensor:
-    """Sum [N, D] over the K routes of each token, whose rows in `rows` [R, D] are `position` [N, K]."""
-    total = rows[position[:, 0]].float()
-    for rank in range(1, position.shape[1]):
-        total = total + rows[position[:, rank]].float()
-    return total.to(rows.dtype)
+def _combine(rows: Tensor, place: Tensor, expert_ids: Tensor, held: tuple[int, int], half: int) -> Tensor:
+    """Canonical sum [N, D] over the K routes of each token, whose rows in `rows` [R, D] are `place` [N, K]."""
+    first, stop = held
+    sums = []
+    for begin, end in ((first, min(stop, half)), (max(first, half), stop)):
+        if begin < end:
+            is_here = (expert_ids >= begin) & (expert_ids < end)
+            total = torch.zeros(rows.shape[1], device=rows.device)
+            for rank in range(place.shape[1]):
+                total = total + torch.where(is_here[:, rank, None], rows[place[:, rank]].float(), 0.0)
+            sums.append(total.to(rows.dtype))
+    return sums[0] if len(sums) == 1 else sums[0] + sums[1]

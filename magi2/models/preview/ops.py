@@ -13,25 +13,83 @@ from torch import Tensor
 
 from magi2.models.layers import swiglu7
 from magi2.models.preview import attention, mhc, moe
+from magi2.models.preview.expert_share import ExpertShare
 
 Sizes = tuple[int, ...]
 
 
-class ExpertBranches(Protocol):
-    """A sparse MLP as its two branches."""
+class HeldExperts(Protocol):
+    """The routed experts whose weights are on this rank."""
 
-    def routed(self, y: Tensor, group_sizes: Sizes) -> Tensor:
-        """Output [N, c] of the routed experts for normed tokens [N, c]."""
+    @property
+    def share(self) -> ExpertShare:
+        """Which ones they are."""
         ...
 
-    def unrouted(self, y: Tensor, group_sizes: Sizes) -> Tensor:
-        """Output [N, c] of the other experts for normed tokens [N, c]."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Their canonical sum [N, m, D] for tokens [N, m, D] of the heads that the share has a part of."""
+        ...
+
+
+class ExpertRun(Protocol):
+    """The routed experts of one layer at work, in the order of its methods."""
+
+    def compute(self) -> None:
+        """Wait for the tokens, let the experts that are here work on them, and begin to send the results home."""
+        ...
+
+    def result(self) -> Tensor:
+        """Output [N, M, D] of all experts for the own tokens; waits for results of other ranks."""
+        ...
+
+
+class LocalRun:
+    """All experts are here."""
+
+    def __init__(self, experts: HeldExperts, x: Tensor) -> None:
+        self._experts, self._x = experts, x
+
+    def compute(self) -> None:
+        self._out = self._experts(self._x)
+
+    def result(self) -> Tensor:
+        return self._out
+
+
+class ExpertBranches(Protocol):
+    """A sparse MLP by its parts, each for normed tokens [N, c]."""
+
+    def split_heads(self, y: Tensor, group_sizes: Sizes) -> Tensor:
+        """What the routed experts get: [N, M, D]."""
+        ...
+
+    def start_experts(self, heads: Tensor) -> ExpertRun:
+        """Begin to send tokens [N, M, D] to their experts."""
+        ...
+
+    def merge(self, heads: Tensor, group_sizes: Sizes) -> Tensor:
+        """Output [N, c] of the routed branch from that of its experts [N, M, D]."""
+        ...
+
+    def shared(self, y: Tensor, group_sizes: Sizes) -> Tensor:
+        """Output [N, c] of the shared expert."""
+        ...
+
+    def specific(self, y: Tensor, group_sizes: Sizes) -> Tensor:
+        """Output [N, c] of the modalities' own experts."""
         ...
 
 
 def sum_branches(mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
-    """Output [N, c] of a sparse MLP for normed tokens `y` [N, c]."""
-    return mlp.routed(y, group_sizes) + mlp.unrouted(y, group_sizes)
+    """Output [N, c] of a sparse MLP for normed tokens `y` [N, c].
+
+    The other experts work while tokens are on their way to the routed ones, and while results come home.
+    """
+    experts = mlp.start_experts(mlp.split_heads(y, group_sizes))
+    shared = mlp.shared(y, group_sizes)
+    experts.compute()
+    unrouted = shared + mlp.specific(y, group_sizes)
+    return mlp.merge(experts.result(), group_sizes) + unrouted
 
 
 @dataclass(frozen=True)
@@ -48,5 +106,8 @@ class PreviewOps:
     gate_heads: Callable[[Tensor, Tensor, Tensor], Tensor] = attention.gate_heads
     swiglu7: Callable[[Tensor], Tensor] = swiglu7
     route: Callable[[Tensor, Tensor, Tensor, int, bool, float], moe.Routes] = moe.route
-    run_experts: Callable[[Tensor, moe.Routes, Tensor, Tensor, Tensor], Tensor] = moe.run_experts
+    run_experts: Callable[[Tensor, moe.Routes, Tensor, Tensor, Tensor, ExpertShare], Tensor] = moe.run_experts
+    start_experts: Callable[[HeldExperts, Tensor], ExpertRun] = LocalRun
     sparse_mlp: Callable[[ExpertBranches, Tensor, Sizes], Tensor] = sum_branches
+    tokens_travel: bool = False
+    """Whether experts are on other ranks, so that their tokens had better be ready first."""
