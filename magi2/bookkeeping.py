@@ -16,12 +16,14 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
 from magi2.catalog.engine import catalog_url
+from magi2.catalog.shards import ShardPosition
 from magi2.config.settings import Settings
 from magi2.cost import BatchCost, Price
 from magi2.errors import CancelledError, Magi2Error, PausedError
+from magi2.pace import Pace, Position
 from magi2.plan import BatchPlan, load_batch, read_document
 from magi2.report import Report, ReportedClip, profile_stages, reason_of
-from magi2.runtime.events import ClipFinished, Event
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.runtime.results import failed_clips
 from magi2.types import StageName
@@ -57,6 +59,7 @@ class Bookkeeper:
         self._catalog: Catalog | None = None
         self._is_behind = False
         self._unfinished: list[str] = []
+        self._pace = Pace()
 
     @classmethod
     def of(cls, settings: Settings, store: ArtifactStore) -> Bookkeeper:
@@ -83,6 +86,12 @@ class Bookkeeper:
         if isinstance(event, ClipFinished):
             self._unfinished.remove(event.clip_id)
             self._enter(lambda catalog: _enter_result(catalog, self._store, job, event))
+        elif isinstance(event, ModelsLoaded):
+            place, seconds = (job.batch_id, job.shard, job.stage), event.seconds
+            self._enter(lambda catalog: catalog.shards.loaded(*place, attempt=job.attempt, seconds=seconds))
+        elif isinstance(event, Step) and (position := self._pace.hear(event)):
+            at_step = _shard_position(job, position)
+            self._enter(lambda catalog: catalog.shards.at_step(job.batch_id, at_step))
 
     def ended(self, job: StageJob, error: Magi2Error) -> None:
         """The stage that was started ended without results for the clips not heard of."""
@@ -179,6 +188,19 @@ def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: 
         artifact_key=event.key,
     )
     catalog.runs.finish(job.batch_id, [run])
+
+
+def _shard_position(job: StageJob, position: Position) -> ShardPosition:
+    return ShardPosition(
+        shard=job.shard,
+        stage=job.stage,
+        attempt=job.attempt,
+        clip_id=position.clip_id,
+        step=position.done,
+        steps=position.total,
+        steps_per_second=position.steps_per_second,
+        at=datetime.now(UTC),
+    )
 
 
 def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from magi2.artifacts.manifest import ManifestDraft
 from magi2.batch import BadRow, Batch
 from magi2.bookkeeping import Bookkeeper, due_work
 from magi2.catalog import BatchState, Catalog, ClipState, RunState, open_catalog
+from magi2.catalog.totals import read_totals
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import CancelledError, ImageError, InfrastructureError
 from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.report import build_report
-from magi2.runtime.events import ClipFinished
+from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.runtime.results import write_results
 from magi2.stages.progress import StageResult
@@ -79,6 +81,21 @@ def run_stage(store: LocalStore, books: Bookkeeper, plan: BatchPlan, stage: Stag
             results.append(StageResult(stage, clip, "made", 1.0, key=publish(store, clip, stage, tmp_path)))
         books.heard(this, event(results[-1]))
     write_results(store, this, results)
+
+
+def test_where_a_shard_is_and_what_loading_took_is_in_the_catalog(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog
+) -> None:
+    books.planned(plan)
+    this = job(plan, StageName.PREVIEW)
+    books.started(this, [GOOD.clip_id])
+    books.heard(this, ModelsLoaded(12.5))
+    books.heard(this, Step(GOOD.clip_id, 1, 8))
+    books.heard(this, Step(GOOD.clip_id, 2, 8))  # so soon after the first that it is not worth a write
+    (position,) = catalog.shards.positions(plan.batch_id)
+    assert (position.stage, position.clip_id, position.step, position.steps) == ("preview", GOOD.clip_id, 1, 8)
+    totals = read_totals(catalog.database, recent_since=position.at - timedelta(hours=1))
+    assert totals.loads[StageName.PREVIEW].seconds == 12.5
 
 
 def event(result: StageResult) -> ClipFinished:

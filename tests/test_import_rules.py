@@ -240,6 +240,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "yaml": "pyyaml",
     "ffmpeg": "ffmpeg-python",
+    "prometheus_client": "prometheus-client",
     "imageio_ffmpeg": "imageio-ffmpeg",
     "json_repair": "json-repair",
     "airflow": "apache-airflow",

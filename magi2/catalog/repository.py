@@ -11,6 +11,7 @@ from magi2.catalog.control import Control
 from magi2.catalog.engine import Database
 from magi2.catalog.notices import Notices
 from magi2.catalog.runs import Runs
+from magi2.catalog.shards import Shards
 from magi2.catalog.tables import REVISION, VERSION_TABLE
 from magi2.errors import ConfigError
 
@@ -23,6 +24,7 @@ class Catalog:
         self.batches = Batches(database)
         self.clips = Clips(database)
         self.runs = Runs(database)
+        self.shards = Shards(database)
         self.artifacts = Artifacts(database)
         self.control = Control(database)
         self.notices = Notices(database)

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
@@ -214,6 +214,35 @@ class StageRunRow(Base):
     error: Mapped[str | None]
     flags: Mapped[list[Any]]
     artifact_key: Mapped[str | None]
+
+
+class ShardPositionRow(Base):
+    """What a shard works on: one row for each shard, whatever it did before."""
+
+    __tablename__ = "shard_positions"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id", ondelete="CASCADE"), primary_key=True)
+    shard: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    stage: Mapped[str]
+    attempt: Mapped[int]
+    clip_id: Mapped[str]
+    step: Mapped[int]
+    steps: Mapped[int]
+    steps_per_second: Mapped[float | None]
+    at: Mapped[datetime]
+
+
+class WeightLoadRow(Base):
+    """How long an attempt at a shard's stage took to load its weights."""
+
+    __tablename__ = "weight_loads"
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id", ondelete="CASCADE"), primary_key=True)
+    shard: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    stage: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seconds: Mapped[float]
+    at: Mapped[datetime]
 
 
 def json_fragment(text: str) -> str:
