@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magi2.catalog import StateError
 from magi2.errors import Magi2Error
-from operators.renders import actions, batches, bundle, clips, documents, media, plain
+from operators.renders import actions, batches, bundle, clips, documents, media, metrics, plain
 from operators.renders.guard import may_read, same_origin
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ app = FastAPI(
 )
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
-for module in (batches, clips, actions, media, documents, plain):
+for module in (batches, clips, actions, media, documents, metrics, plain):
     app.include_router(module.router, dependencies=[Depends(may_read)])
 
 
