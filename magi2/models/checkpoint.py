@@ -74,6 +74,11 @@ class SafetensorsFolder:
         tensor: Tensor = self._handle(name).get_tensor(name)
         return tensor
 
+    def read_rows(self, name: str, rows: range) -> Tensor:
+        """Some rows of a tensor; the others are not read."""
+        tensor: Tensor = self._handle(name).get_slice(name)[rows.start : rows.stop]
+        return tensor
+
     def _scan(self) -> dict[str, str]:
         index = self.folder / INDEX_NAME
         if index.is_file():

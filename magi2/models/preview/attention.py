@@ -35,6 +35,11 @@ class Sequences:
         return max(stop - start for start, stop in pairwise(self.bounds))
 
 
+def sequences(bounds: tuple[int, ...], device: torch.device) -> Sequences:
+    """Sequences that end at `bounds`, the first of which is 0."""
+    return Sequences(bounds, torch.tensor(bounds, dtype=torch.int32, device=device))
+
+
 def split_qkv(
     qkv: Tensor,
     q_weight: Tensor,

@@ -12,7 +12,7 @@ Source: MAGI-2 preview inference code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
@@ -86,15 +86,33 @@ class Packing:
         """Tokens of each modality."""
         return tuple(sum(s.length for s in self.segments if s.modality == m) for m in range(NUM_MODALITIES))
 
-    @property
-    def num_padding(self) -> int:
-        """Padding tokens at the end."""
-        return sum(segment.length for segment in self.segments if segment.source is Source.PADDING)
+    def piece(self, start: int, stop: int) -> Packing:
+        """Tokens `start` to `stop` by themselves, as one sequence."""
+        ends = list(accumulate(segment.length for segment in self.segments))
+        cut = []
+        for segment, end in zip(self.segments, ends, strict=True):
+            first, last = max(start, end - segment.length), min(stop, end)
+            if first < last:
+                cut.append(Segment(segment.source, segment.start + first - (end - segment.length), last - first))
+        return Packing(tuple(cut), self.coords[start:stop], (0, stop - start))
+
+    def count(self, source: Source) -> int:
+        """Tokens of a source."""
+        return sum(segment.length for segment in self.segments if segment.source is source)
 
     def modalities(self) -> Tensor:
         """Modality of every packed token: [N] int64."""
         lengths = torch.tensor([segment.length for segment in self.segments])
         return torch.tensor([segment.modality for segment in self.segments]).repeat_interleave(lengths)
+
+
+@dataclass(frozen=True)
+class ClipSize:
+    """Latents (T, h, w) of the video, latents of the sound, and how many guidance branches come out."""
+
+    latent_size: Size
+    audio_length: int
+    num_branches: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +122,7 @@ class ClipLayout:
     On the host: the order of the tokens, sizes, ends of the attention sequences. On the model's device: `to_grouped`
     and `to_packed` [N] int64, gather indices into packed and grouped rows; `rope` [N, 6B] fp32 in grouped order;
     `time_frequencies` fp32; `static_rows`, the embedded rows [*, n*c] (with their time channels, in the dtype of the
-    streams) of the sources that stay the same.
+    streams) of the segments that stay the same.
     """
 
     latent_size: Size
@@ -117,7 +135,7 @@ class ClipLayout:
     to_packed: Tensor
     rope: Tensor
     time_frequencies: Tensor
-    static_rows: Mapping[Source, Tensor]
+    static_rows: Mapping[Segment, Tensor]
 
     @property
     def grouped_segments(self) -> tuple[Segment, ...]:
@@ -131,11 +149,11 @@ def pack(
     conditioning: Conditioning,
     *,
     use_ref_for_uncond: bool,
-    guided: bool,
+    branches: Sequence[int],
     interpolation: str,
     pad_to_multiple: int = 1,
 ) -> Packing:
-    """Lay out the tokens of one or (guided) both guidance branches. The sources are those of `static_features`.
+    """Lay out the tokens of guidance branches: 0 conditional, 1 not. The sources are those of `static_features`.
 
     Raises: ContractError when a size is below 1.
     """
@@ -144,7 +162,7 @@ def pack(
         raise ContractError(f"{sizes}: all must be at least 1")
     parts: list[tuple[Segment, Tensor]] = []
     bounds = [0]
-    for branch in range(1 + guided):
+    for branch in branches:
         parts += _branch(latent_size, audio_length, conditioning, branch, use_ref_for_uncond, interpolation)
         bounds.append(sum(segment.length for segment, _ in parts))
     if padding := -bounds[-1] % pad_to_multiple:

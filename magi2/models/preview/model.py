@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from magi2.errors import ContractError
 from magi2.models.layers import rope_table
 from magi2.models.preview.adapters import PostAdapter, PreAdapter
-from magi2.models.preview.attention import Sequences
+from magi2.models.preview.attention import sequences
 from magi2.models.preview.conditioning import Conditioning
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.coordinates import Size
 from magi2.models.preview.layer import Attention, Layer
 from magi2.models.preview.layout import (
     ClipLayout,
+    ClipSize,
+    Packing,
     Segment,
     Source,
     grouping,
@@ -95,28 +97,32 @@ class PreviewModel(nn.Module):
             audio_length,
             conditioning,
             use_ref_for_uncond=use_ref_for_uncond,
-            guided=guided,
+            branches=(0, 1) if guided else (0,),
             interpolation=self.config.data_proxy.spatial_rope_interpolation,
             pad_to_multiple=pad_to_multiple,
         )
+        clip = ClipSize(latent_size, audio_length, 1 + guided)
+        return self.lay_out(packing, static_features(conditioning, use_ref_for_uncond=use_ref_for_uncond), clip)
+
+    def lay_out(self, packing: Packing, features: dict[Source, Tensor], clip: ClipSize) -> ClipLayout:
+        """The tables of `packing`, whose static sources are `features`, on the model's device."""
         device = self.device
         to_grouped, to_packed = grouping(packing)
         # Tables are computed on the CPU, so that every kind of device sees the same bits.
         rope = rope_table(packing.coords[to_grouped], self.pre_adapter.rope.bands.cpu())
         frequencies = time_frequencies(self.config.data_proxy.time_channel_dim).to(device)
-        features = static_features(conditioning, use_ref_for_uncond=use_ref_for_uncond)
         return ClipLayout(
-            latent_size=latent_size,
-            audio_length=audio_length,
-            num_branches=1 + guided,
+            latent_size=clip.latent_size,
+            audio_length=clip.audio_length,
+            num_branches=clip.num_branches,
             segments=packing.segments,
             group_sizes=packing.group_sizes,
-            sequences=Sequences(packing.bounds, torch.tensor(packing.bounds, dtype=torch.int32, device=device)),
+            sequences=sequences(packing.bounds, device),
             to_grouped=to_grouped.to(device),
             to_packed=to_packed.to(device),
             rope=rope.to(device),
             time_frequencies=frequencies,
-            static_rows=self._static_rows(features, packing.num_padding, frequencies),
+            static_rows=self._static_rows(packing.segments, features, frequencies),
         )
 
     def forward(self, video: Tensor, audio: Tensor, timestep: Tensor, layout: ClipLayout) -> tuple[Tensor, Tensor]:
@@ -141,7 +147,7 @@ class PreviewModel(nn.Module):
                 features = moving[segment.source][rows]
                 embedded[segment] = self.pre_adapter(segment.source, features, time_row, self.compute_dtype)
             else:
-                embedded[segment] = layout.static_rows[segment.source][rows]
+                embedded[segment] = layout.static_rows[segment]
         streams = torch.cat([embedded[segment] for segment in layout.grouped_segments])
         return streams.view(streams.shape[0], self.config.mhc_config.num_stream, -1)
 
@@ -163,13 +169,21 @@ class PreviewModel(nn.Module):
     def _time_row(self, time: Tensor, frequencies: Tensor) -> Tensor:
         return time_channels(time, frequencies, self.config.data_proxy.time_channel_dim)
 
-    def _static_rows(self, features: dict[Source, Tensor], padding: int, frequencies: Tensor) -> dict[Source, Tensor]:
-        """Embedded rows of the sources that stay the same. Conditioning has time 0, padding no time."""
-        device, dtype = self.device, self.compute_dtype
+    def _static_rows(
+        self, segments: tuple[Segment, ...], features: dict[Source, Tensor], frequencies: Tensor
+    ) -> dict[Segment, Tensor]:
+        """Embedded rows of the segments that stay the same. Conditioning has time 0, padding no time."""
+        device = self.device
         clean = self._time_row(torch.zeros((), device=device), frequencies)
-        static = {source: self.pre_adapter(source, rows.to(device), clean, dtype) for source, rows in features.items()}
-        blank = torch.zeros(padding, self.config.text_in_channels, device=device)
-        static[Source.PADDING] = self.pre_adapter(Source.PADDING, blank, torch.zeros_like(clean), dtype)
+        static = {}
+        for segment in dict.fromkeys(segments):
+            rows = slice(segment.start, segment.start + segment.length)
+            if segment.source is Source.PADDING:
+                blank = torch.zeros(segment.length, self.config.text_in_channels, device=device)
+                static[segment] = self.pre_adapter(Source.PADDING, blank, torch.zeros_like(clean), self.compute_dtype)
+            elif segment.source in features:
+                rows_in = features[segment.source][rows].to(device)
+                static[segment] = self.pre_adapter(segment.source, rows_in, clean, self.compute_dtype)
         return static
 
     def _check_latents(self, video: Tensor, audio: Tensor, layout: ClipLayout) -> None:

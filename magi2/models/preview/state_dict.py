@@ -8,10 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from magi2.models.checkpoint import SafetensorsFolder, load_module
+from magi2.models.checkpoint import SafetensorsFolder, TensorSource, load_module
 from magi2.models.preview.config import PreviewConfig
-from magi2.models.preview.mlp import Router, RouterBias
+from magi2.models.preview.expert_rows import RankSource
+from magi2.models.preview.expert_share import ExpertShare
+from magi2.models.preview.mlp import MultiHeadMoe, Router, RouterBias
 from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.parallelize import ParallelPreview
+from magi2.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -25,16 +29,25 @@ def load_preview(
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype = torch.bfloat16,
     router_bias: RouterBias = "ema",
+    mesh: Mesh | None = None,
 ) -> PreviewModel:
     """The preview transformer with the weights of `folder`, read one tensor at a time, straight to `device`.
+
+    On a `mesh` of several ranks, which all call this, it is spread over them; of the routed experts each rank reads its
+    own alone. The ranks go through the files in step, so that what one has read the others find in the page cache.
 
     Tensors outside the model's own prefixes are skipped and logged. `router_bias` says which stored bias selects
     experts: the moving average, as published, or the trained one. Raises: CheckpointError naming file and tensor
     when one is missing, unexpected, mis-shaped or unreadable.
     """
+    source: TensorSource = SafetensorsFolder(folder)
     with torch.device("meta"):
-        model = PreviewModel(config, compute_dtype=compute_dtype)
-    report = load_module(model, SafetensorsFolder(folder), device=device, rename=_own_name)
+        if mesh is not None and mesh.layout.num_ranks > 1:
+            model: PreviewModel = ParallelPreview(config, mesh, compute_dtype=compute_dtype)
+            source = RankSource(SafetensorsFolder(folder), _share_of(model), config.moe_config.num_heads, mesh)
+        else:
+            model = PreviewModel(config, compute_dtype=compute_dtype)
+    report = load_module(model, source, device=device, rename=_own_name)
     if report.skipped:
         logger.info("%s: skipped %d tensors, first %s", folder, len(report.skipped), report.skipped[0])
     for module in model.modules():
@@ -45,6 +58,11 @@ def load_preview(
 
 def _own_name(name: str) -> str | None:
     return name if name.startswith(MODEL_PREFIXES) else None
+
+
+def _share_of(model: PreviewModel) -> ExpertShare | None:
+    """The share of the model's routed experts, which is the same in every layer; None for a model without any."""
+    return next((module.share for module in model.modules() if isinstance(module, MultiHeadMoe)), None)
 
 
 def init_random_(model: PreviewModel, generator: torch.Generator) -> None:

@@ -21,7 +21,7 @@ ROPE_CASES = golden_json("rope_coords")["cases"]
 def make_packing(
     inputs: Conditioning, size: tuple[int, int, int] = LATENT_SIZE, audio: int = AUDIO_LENGTH, **options: Any
 ) -> Packing:
-    defaults = {"use_ref_for_uncond": True, "guided": True, "interpolation": "extra"}
+    defaults = {"use_ref_for_uncond": True, "branches": (0, 1), "interpolation": "extra"}
     return pack(size, audio, inputs, **{**defaults, **options})
 
 
@@ -45,7 +45,7 @@ def test_coordinates_equal_the_published_values_at_real_sizes(case: str) -> None
     inputs = Conditioning(torch.zeros(1, facts["text_len"], 1), torch.zeros(1, 0, 1), images)
     mode = "inter" if case == "inter_mode" else "extra"
     size, audio = tuple(facts["latent_thw"]), facts["audio_len"]
-    packing = make_packing(inputs, size, audio, guided=False, interpolation=mode)
+    packing = make_packing(inputs, size, audio, branches=(0,), interpolation=mode)
     assert packing.bounds == (0, facts["total_tokens"])
     assert packing.coords.double().sum(0).tolist() == facts["coords_sum_per_column"]
     assert torch.equal(packing.coords[stored[f"{case}.token_index"]], stored[f"{case}.coords"])
@@ -65,7 +65,7 @@ def test_packed_order_equals_the_published_one(case: str, golden_name: str) -> N
 def test_padding_is_an_attention_sequence_of_its_own(case: str, golden_name: str) -> None:
     stored, inputs = load_golden(golden_name), conditioning(case)
     packing = make_packing(inputs, pad_to_multiple=48)
-    tail = slice(-packing.num_padding, None)
+    tail = slice(-packing.count(Source.PADDING), None)
     assert list(packing.bounds) == stored["padded.cu_seqlens"].tolist()
     assert torch.equal(packing.coords[tail], stored["padded.tail_coords"])
     assert torch.equal(packing.modalities()[tail].int(), stored["padded.tail_modality"])
@@ -74,7 +74,7 @@ def test_padding_is_an_attention_sequence_of_its_own(case: str, golden_name: str
 
 def test_full_multiple_gets_no_padding() -> None:
     packing = make_packing(conditioning("t2v"), pad_to_multiple=101)
-    assert packing.bounds == (0, 99, 202) and packing.num_padding == 0
+    assert packing.bounds == (0, 99, 202) and packing.count(Source.PADDING) == 0
 
 
 def test_unconditional_branch_can_see_zeros_instead_of_the_image() -> None:

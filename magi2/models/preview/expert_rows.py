@@ -1,0 +1,96 @@
+"""Which rows of the published expert tensors a rank reads: its share, or the padded slices of the published layout."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from magi2.errors import CheckpointError
+from magi2.models.checkpoint import ARCHITECTURE_HINT, SafetensorsFolder
+from magi2.models.preview.expert_share import ExpertShare
+from magi2.parallel.mesh import Mesh
+
+_EXPERTS = (".moe_mlp.W_gate", ".moe_mlp.W_up", ".moe_mlp.W_down")
+_ROUTERS = (".moe_mlp.gate", ".moe_mlp.router.expert_bias", ".moe_mlp.router.expert_bias_ema")
+
+
+class RankSource:
+    """A checkpoint folder of which one rank sees its share of the experts and all else; a `TensorSource`.
+
+    All ranks read in the same order and wait for each other at every new file.
+    """
+
+    def __init__(self, folder: SafetensorsFolder, share: ExpertShare | None, num_heads: int, mesh: Mesh) -> None:
+        self._folder, self._share, self._mesh = folder, share, mesh
+        self._num_rows = num_heads * share.num_experts if share else 0
+        self._file = ""
+
+    @property
+    def location(self) -> str:
+        return self._folder.location
+
+    def names(self) -> list[str]:
+        return self._folder.names()
+
+    def file_of(self, name: str) -> str:
+        return self._folder.file_of(name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shape, rows = self._folder.shape(name), self._rows(name)
+        return shape if rows is None else (len(rows), *shape[1:])
+
+    def read(self, name: str) -> Tensor:
+        """The tensor, or this rank's rows of it. Raises: CheckpointError when it is not that of all experts."""
+        if self.file_of(name) != self._file:
+            self._file = self.file_of(name)
+            self._mesh.world.barrier(self._mesh.device)
+        rows = self._rows(name)
+        if rows is None:
+            return self._folder.read(name)
+        found = self._folder.shape(name)[0]
+        if found != self._num_rows:
+            place = f"{self.file_of(name)}: {name}"
+            raise CheckpointError(f"{place}: {found} experts, the model wants {self._num_rows}", hint=ARCHITECTURE_HINT)
+        return self._folder.read_rows(name, rows)
+
+    def _rows(self, name: str) -> range | None:
+        if self._share is None:
+            return None
+        if name.endswith(_EXPERTS):
+            return self._share.expert_rows
+        return self._share.router_rows if name.endswith(_ROUTERS) else None
+
+
+class PaddedSlice(NamedTuple):
+    """What the published loader gives one rank of an expert tensor [M*E, ...].
+
+    `rows` consecutive rows from `first_row`, of which the first `real_rows` exist and the others are zeros; a rank
+    without a real one `computes` nothing.
+    """
+
+    local_heads: int
+    rows: int
+    first_row: int
+    real_rows: int
+
+    @property
+    def computes(self) -> bool:
+        return self.real_rows > 0
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """The slice of a tensor of all experts."""
+        out = torch.zeros(self.rows, *tensor.shape[1:], dtype=tensor.dtype)
+        out[: self.real_rows] = tensor[self.first_row : self.first_row + self.real_rows]
+        return out
+
+
+def padded_slice(num_heads: int, num_experts: int, *, rank: int, size: int) -> PaddedSlice:
+    """The slice of one of `size` ranks in the published layout, which pads the heads to a multiple of the ranks.
+
+    For comparison only: our own ranks hold an `ExpertShare`, without padding. Source: MAGI-2 preview inference code.
+    """
+    local_heads = -(-num_heads // size)
+    rows = local_heads * num_experts
+    return PaddedSlice(local_heads, rows, rank * rows, min(max(num_heads * num_experts - rank * rows, 0), rows))
