@@ -1,11 +1,12 @@
-"""Element-wise passes over rows: RMSNorm, SwiGLU7, and the head split with norm and rotation."""
+"""Element-wise passes over rows: RMSNorm, SwiGLU7, the head split with norm and rotation, gates and sinks."""
 
-# Shapes: N tokens, H query heads, G key/value heads, d head dim, B rotary bands, F activation width
+# Shapes: N tokens, c hidden size, H query heads, G key/value heads, d head dim, B rotary bands, F activation width
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,6 +15,27 @@ from magi2.kernels.activation import sigmoid, swiglu7
 
 _RMS_EPS = tl.constexpr(1e-6)
 _SWIGLU_BLOCK = 1024
+
+
+@triton.jit
+def _norm_kernel(x, weight, out, stride_x, C: tl.constexpr, BLOCK: tl.constexpr):
+    row, channel = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    mask = channel < C
+    values = tl.load(x + row * stride_x + channel, mask=mask, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, axis=0) / C + _RMS_EPS)
+    gain = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32) + 1.0
+    tl.store(out + row * C + channel, (values * scale * gain).to(out.dtype.element_ty), mask=mask)
+
+
+def rms_norm_rows(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """RMSNorm of rows `x` [N, c] with `weight` [c] (offsets from 1), in fp32, rounded once to `out_dtype`."""
+    num_tokens, size = x.shape
+    out = torch.empty(num_tokens, size, dtype=out_dtype, device=x.device)
+    if num_tokens:
+        _norm_kernel[(num_tokens,)](
+            x, weight, out, x.stride(0), C=size, BLOCK=triton.next_power_of_2(size), num_warps=8 if size > 1024 else 4
+        )
+    return out
 
 
 @triton.jit
@@ -40,10 +62,12 @@ def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
 def _heads_kernel(
     qkv, q_weight, k_weight, rope, to_packed, q, k, v, first_end, second_end, stride,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, SETS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, MOVE: tl.constexpr,
 ):  # fmt: skip
     packed = tl.program_id(0).to(tl.int64)
-    grouped = tl.load(to_packed + packed).to(tl.int64)
+    grouped = packed
+    if MOVE:
+        grouped = tl.load(to_packed + packed).to(tl.int64)
     block = 0
     if SETS > 1:
         block = (grouped >= first_end).to(tl.int32) + (grouped >= second_end).to(tl.int32)
@@ -91,26 +115,49 @@ def packed_heads(
     """
     num_tokens, query_heads, kv_heads = qkv.shape[0], *num_heads
     dim = qkv.shape[1] // (query_heads + 2 * kv_heads)
-    block = next(size for size in (8, 4, 2, 1) if query_heads % size == 0 and kv_heads % size == 0)
     q = qkv.new_empty(num_tokens, query_heads, dim)
     k, v = qkv.new_empty(2, num_tokens, kv_heads, dim).unbind()
+    _write_heads(qkv, q_weight, k_weight, rope, to_packed, group_sizes, (q, k, v))
+    return q, k, v
+
+
+def write_heads(
+    qkv: Tensor, q_weight: Tensor, k_weight: Tensor, rope: Tensor, out: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """The heads of `packed_heads` for rows of one group in their own order, written to contiguous q, k and v."""
+    _write_heads(qkv, q_weight, k_weight, rope, None, (qkv.shape[0], 0), out)
+
+
+def _write_heads(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    to_packed: Tensor | None,
+    group_sizes: Sequence[int],
+    out: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    q, k, v = out
+    (num_tokens, query_heads, dim), kv_heads = q.shape, k.shape[1]
+    block = next(size for size in (8, 4, 2, 1) if query_heads % size == 0 and kv_heads % size == 0)
     if num_tokens:
         _heads_kernel[(num_tokens,)](
-            qkv, q_weight, k_weight, rope, to_packed, q, k, v,
+            qkv, q_weight, k_weight, rope, rope if to_packed is None else to_packed, q, k, v,
             group_sizes[0], group_sizes[0] + group_sizes[1], qkv.stride(0),
             Q_HEADS=query_heads, KV_HEADS=kv_heads, D=dim, HALF=rope.shape[1] // 2,
-            SETS=q_weight.shape[0] // dim, BLOCK=block, num_warps=2,
+            SETS=q_weight.shape[0] // dim, BLOCK=block, MOVE=to_packed is not None, num_warps=2,
         )  # fmt: skip
-    return q, k, v
 
 
 @triton.jit
 def _gate_kernel(
     out, logits, to_grouped, gated, stride_logits,
-    WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
 ):  # fmt: skip
     grouped = tl.program_id(0).to(tl.int64)
-    packed = tl.load(to_grouped + grouped).to(tl.int64)
+    packed = grouped
+    if MOVE:
+        packed = tl.load(to_grouped + grouped).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     mask = channel < WIDTH
     gate = sigmoid(tl.load(logits + grouped * stride_logits + channel // D, mask=mask, other=0.0).to(tl.float32))
@@ -118,18 +165,20 @@ def _gate_kernel(
     tl.store(gated + grouped * WIDTH + channel, values.to(gated.dtype.element_ty), mask=mask)
 
 
-def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor) -> Tensor:
+def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None) -> Tensor:
     """Attention output [N, H, d] in packed order, times a sigmoid per head: [N, H * d] in grouped order, rounded once.
 
-    `gate_logits` [N, H] are in grouped order; `to_grouped` [N] says which packed row each grouped one is.
+    `gate_logits` [N, H] are in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that
+    the orders are the same.
     """
     num_tokens, num_heads, dim = out.shape
     width = num_heads * dim
     gated = out.new_empty(num_tokens, width)
     if num_tokens:
         _gate_kernel[(num_tokens,)](
-            out, gate_logits, to_grouped, gated, gate_logits.stride(0),
-            WIDTH=width, D=dim, BLOCK=triton.next_power_of_2(width), num_warps=8 if width > 1024 else 4,
+            out, gate_logits, out if to_grouped is None else to_grouped, gated, gate_logits.stride(0),
+            WIDTH=width, D=dim, BLOCK=triton.next_power_of_2(width), MOVE=to_grouped is not None,
+            num_warps=8 if width > 1024 else 4,
         )  # fmt: skip
     return gated
 

@@ -12,22 +12,16 @@ Source: MAGI-2 preview inference code, refiner transformer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from magi2.errors import ConfigError, ContractError
-from magi2.models.layers import apply_rope, rms_norm, rope_table, swiglu7
-from magi2.models.refiner.attention import (
-    AttentionBackend,
-    FlexLayout,
-    choose_backend,
-    flex_attention_windows,
-    flex_layout,
-    gather_attention,
-)
+from magi2.errors import ContractError
+from magi2.models.layers import rms_norm, rope_table
 from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.ops import Heads, RefinerOps
 from magi2.models.refiner.positions import audio_coords, text_coords
 from magi2.models.refiner.windows import WindowGrid, window_grid
 
@@ -46,15 +40,24 @@ class RefinerContext:
     tail: Tensor  # [T, D] embedded audio and text rows, compute dtype
     rope: Tensor  # [S, R] fp32 rotary table
     num_audio: int
-    flex: FlexLayout | None  # None: the gather path
+    ops: RefinerOps
+    plan: Any  # what `ops.attend` wants
     shared_runs: tuple[Run, ...]
     modality_runs: tuple[Run, ...]
 
     def attend(self, q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor) -> Tensor:
-        """Windowed attention [S, H, d] over this context's sequence, by the path chosen for it."""
-        if self.flex is None:
-            return gather_attention(q_SHd, k_SGd, v_SGd, self.grid)
-        return flex_attention_windows(q_SHd, k_SGd, v_SGd, self.grid, self.flex)
+        """Windowed attention [S, H, d] of video queries, and of the tail's unless they are left out, over all keys."""
+        return self.ops.attend(q_SHd, k_SGd, v_SGd, self.grid, self.plan)
+
+
+class Refiner(Protocol):
+    """What a stage needs of a refiner, on one rank or on many. Full velocities on every rank."""
+
+    def prepare_grid(self, size: tuple[int, int, int]) -> WindowGrid: ...
+
+    def prepare(self, grid: WindowGrid, text_embeds: Tensor, audio: Tensor | None = None) -> RefinerContext: ...
+
+    def __call__(self, latents: Tensor, context: RefinerContext) -> Tensor: ...
 
 
 class StackedLinear(nn.Module):
@@ -77,8 +80,12 @@ class StackedNorm(nn.Module):
         self.experts = experts
         self.weight = nn.Parameter(torch.empty(experts * dim))
 
-    def forward(self, x: Tensor, expert: int = 0, out_dtype: torch.dtype | None = None) -> Tensor:
-        return rms_norm(x, self.weight.view(self.experts, -1)[expert], out_dtype=out_dtype)
+    def of(self, expert: int) -> Tensor:
+        """The scales of one expert."""
+        return self.weight.view(self.experts, -1)[expert]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.of(0))
 
 
 class Attention(nn.Module):
@@ -86,6 +93,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: RefinerConfig, experts: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.ops = RefinerOps()
         self.head_dim, self.dtype, self.experts = config.head_dim, dtype, experts
         heads, groups, hidden = config.num_heads, config.num_query_groups, config.hidden_size
         self.head_counts = [heads, groups, groups]
@@ -110,24 +118,22 @@ class Attention(nn.Module):
         q_SHd, k_SGd, v_SGd = (
             torch.empty(rows, heads, self.head_dim, dtype=self.dtype, device=x_SD.device) for heads in self.head_counts
         )
-        gate_SH = torch.empty(rows, self.head_counts[0], device=x_SD.device)
+        gate_SH = torch.empty(rows, self.head_counts[0], dtype=self.dtype, device=x_SD.device)
         for expert, a, b in runs:
-            parts = self._project(x_SD[a:b], context.rope[a:b], expert)
-            q_SHd[a:b], k_SGd[a:b], v_SGd[a:b], gate_SH[a:b] = parts
+            heads = q_SHd[a:b], k_SGd[a:b], v_SGd[a:b]
+            gate_SH[a:b] = self._project(x_SD[a:b], context.rope[a:b], expert, heads)
         return context.attend(q_SHd, k_SGd, v_SGd), gate_SH
 
-    def _project(self, x_SD: Tensor, rope_SR: Tensor, expert: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        a_SD = self.pre_norm(x_SD, expert, out_dtype=self.dtype)
-        heads = self.linear_qkv(a_SD, expert).float().view(len(a_SD), -1, self.head_dim)
-        q_SHd, k_SGd, v_SGd = torch.split(heads, self.head_counts, dim=1)
-        q_SHd = apply_rope(self.q_norm(q_SHd, expert), rope_SR)
-        k_SGd = apply_rope(self.k_norm(k_SGd, expert), rope_SR)
-        gate_SH = self.linear_g(a_SD, expert).float()
-        return q_SHd.to(self.dtype), k_SGd.to(self.dtype), v_SGd.to(self.dtype), gate_SH
+    def _project(self, x_SD: Tensor, rope_SR: Tensor, expert: int, out: Heads) -> Tensor:
+        """Writes queries, keys and values; gives the gate's logits [S, H]."""
+        a_SD = self.ops.norm(x_SD, self.pre_norm.of(expert), self.dtype)
+        norms = self.q_norm.of(expert), self.k_norm.of(expert)
+        self.ops.write_heads(self.linear_qkv(a_SD, expert), *norms, rope_SR, out)
+        gate_SH: Tensor = self.linear_g(a_SD, expert)
+        return gate_SH
 
     def _output(self, out_SHd: Tensor, gate_SH: Tensor, expert: int) -> Tensor:
-        gated_SHd = (out_SHd * torch.sigmoid(gate_SH)[..., None]).to(self.dtype)
-        branch_SD: Tensor = self.linear_proj(gated_SHd.flatten(1), expert)
+        branch_SD: Tensor = self.linear_proj(self.ops.gate_heads(out_SHd, gate_SH), expert)
         return branch_SD
 
 
@@ -139,6 +145,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: RefinerConfig, experts: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.ops = RefinerOps()
         self.dtype, self.experts = dtype, experts
         inner = config.intermediate_size
         self.pre_norm = StackedNorm(config.hidden_size, experts)
@@ -150,13 +157,17 @@ class MLP(nn.Module):
         in_place = x_SD.dtype == torch.float32 and not x_SD.requires_grad
         out_SD = x_SD if in_place else torch.empty(x_SD.shape, device=x_SD.device)
         for expert, a, b in runs:
-            out_SD[a:b] = x_SD[a:b] + self._branch(x_SD[a:b], expert)
+            branch_SD = self._branch(x_SD[a:b], expert)
+            if in_place:
+                out_SD[a:b].add_(branch_SD)
+            else:
+                out_SD[a:b] = x_SD[a:b] + branch_SD.float()
         return out_SD
 
     def _branch(self, x_SD: Tensor, expert: int) -> Tensor:
-        a_SD = self.pre_norm(x_SD, expert, out_dtype=self.dtype)
-        branch_SD: Tensor = self.down_proj(swiglu7(self.up_gate_proj(a_SD, expert)), expert)
-        return branch_SD.float()
+        a_SD = self.ops.norm(x_SD, self.pre_norm.of(expert), self.dtype)
+        branch_SD: Tensor = self.down_proj(self.ops.swiglu7(self.up_gate_proj(a_SD, expert)), expert)
+        return branch_SD
 
 
 class Layer(nn.Module):
@@ -229,25 +240,28 @@ class Trunk(nn.Module):
 class RefinerModel(nn.Module):
     """Velocity of a noisy latent, given a prepared grid and text.
 
-    `compute_dtype` is the dtype of matrices and of everything the published model keeps in bf16. `attention` chooses
-    the path: "gather" (anywhere), "flex" (compiled FlexAttention) or "auto" (flex where it is known to fit). Parameters
-    are uninitialised until `load_refiner` or `init_random_` fills them.
+    `compute_dtype` is the dtype of matrices and of everything the published model keeps in bf16. Parameters are
+    uninitialised until `load_refiner` or `init_random_` fills them.
     """
 
-    def __init__(
-        self,
-        config: RefinerConfig,
-        *,
-        compute_dtype: torch.dtype = torch.bfloat16,
-        attention: AttentionBackend = "auto",
-    ) -> None:
+    def __init__(self, config: RefinerConfig, *, compute_dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
-        if attention not in ("auto", "gather", "flex"):
-            raise ConfigError(f"refiner attention is {attention!r}, must be auto, gather or flex")
-        self.config, self.compute_dtype, self.attention = config, compute_dtype, attention
+        self.ops = RefinerOps()
+        self.config, self.compute_dtype = config, compute_dtype
         self.pre_adapter = PreAdapter(config)
         self.block = Trunk(config, compute_dtype)
         self.post_adapter = PostAdapter(config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.pre_adapter.video_embedder.weight.device
+
+    def use_ops(self, ops: RefinerOps) -> None:
+        """Let every layer compute its heavy steps with `ops`; contexts prepared before keep the old ones."""
+        for module in self.modules():
+            if isinstance(module, RefinerModel | Attention | MLP):
+                module.ops = ops
 
     def prepare_grid(self, size: tuple[int, int, int]) -> WindowGrid:
         """Token order, windows and rotary table of a latent grid (T, H, W), once per clip size."""
@@ -268,7 +282,6 @@ class RefinerModel(nn.Module):
             rows.insert(0, self.pre_adapter.audio_embedder(audio[0].float()))
             coords.insert(0, audio_coords(audio.shape[1], audio.device))
         tail = torch.cat(rows).to(self.compute_dtype)
-        backend = choose_backend(self.attention, grid, self.compute_dtype)
         num_audio = 0 if audio is None else audio.shape[1]
         counts = (grid.num_tokens, num_audio, text_embeds.shape[1])
         return RefinerContext(
@@ -276,7 +289,8 @@ class RefinerModel(nn.Module):
             tail=tail,
             rope=torch.cat([grid.rope, rope_table(torch.cat(coords), self.pre_adapter.rope.bands)]),
             num_audio=num_audio,
-            flex=flex_layout(grid, len(tail)) if backend == "flex" else None,
+            ops=self.ops,
+            plan=self.ops.plan(grid, len(tail)),
             shared_runs=token_runs((sum(counts),)),
             modality_runs=token_runs(counts),
         )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from magi2.models.refiner.attention import (
-    choose_backend,
-    flex_attention_windows,
-    flex_layout,
-    gather_attention,
-)
+from magi2.models.refiner.attention import gather_attention
+from magi2.models.refiner.fast_ops import fast_ops
 from magi2.models.refiner.windows import window_grid
 
 BANDS = 10000.0 ** -(torch.arange(4) / 4)
@@ -52,56 +45,42 @@ def test_gathered_windows_equal_a_dense_mask(seen_tokens, axes, tail, step):
     assert (out - wanted).abs().max() < 1e-5
 
 
-@settings(max_examples=6, deadline=None)
-@given(axes=st.tuples(axis, axis, axis), tail=st.integers(0, 5))
-def test_flex_mask_equals_a_dense_mask(seen_tokens, axes, tail):
-    size, block, radius = zip(*axes, strict=True)
-    grid = window_grid(size, block, radius, BANDS)
-    layout = flex_layout(grid, tail)
-    query, key = layout.place_of_video, torch.arange(len(layout.token_of_key))
-    seen = layout.mask.mask_mod(torch.tensor(0), torch.tensor(0), query[:, None], key[None])
-    places = torch.cat([query, len(grid.starts) * grid.block_volume + torch.arange(tail)])
-    assert torch.equal(layout.token_of_key[places], torch.arange(grid.num_tokens + tail))
-    assert torch.equal(seen[:, places], seen_tokens(grid, tail)[: grid.num_tokens])
-    assert int(seen.sum()) == int(seen_tokens(grid, tail)[: grid.num_tokens].sum())  # nothing of the padding
-    blocks = layout.mask.to_dense()[0, 0].bool()
-    volume = grid.block_volume
-    assert torch.equal(blocks, seen.new_zeros(blocks.shape).index_put((query // volume,), tiles(seen, volume), True))
+@pytest.mark.parametrize(
+    ("size", "block", "radius", "tail"),
+    [
+        ((3, 3, 3), (2, 2, 1), (0, 1, 1), 5),
+        ((9, 5, 4), (8, 4, 4), (1, 1, 1), 130),
+        ((3, 3, 3), (8, 4, 4), (2, 2, 2), 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_kernel_walks_the_same_windows(device, dtype, size, block, radius, tail):
+    grid = window_grid(size, block, radius, BANDS.to(device))
+    q, k, v = random_qkv(grid.num_tokens + tail, 2, 1, 16, device, dtype)
+    ops = fast_ops()
+    wanted = gather_attention(q.double(), k.double(), v.double(), grid)
+    out = ops.attend(q, k, v, grid, ops.plan(grid, tail))
+    assert (out - wanted).norm() < (1e-5 if dtype == torch.float32 else 1e-3) * wanted.norm()
 
 
-def tiles(seen, volume):
-    return seen.unflatten(1, (-1, volume)).any(-1)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_both_paths_agree_on_partial_blocks(seen_tokens):
-    grid = window_grid((3, 5, 6), (2, 2, 4), (1, 1, 1), BANDS)
-    q, k, v = random_qkv(grid.num_tokens + 5, 4, 2, 16)
-    out = flex_attention_windows(q, k, v, grid, flex_layout(grid, 5), compiled=False)
-    assert (out - gather_attention(q, k, v, grid)).abs().max() < 1e-5
-    assert (out - dense_reference(q, k, v, seen_tokens(grid, 5))).abs().max() < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("tail", [0, 7])
-def test_compiled_flex_agrees_on_the_cpu(tail):
-    grid = window_grid((11, 9, 22), *PUBLISHED, BANDS)
-    q, k, v = random_qkv(grid.num_tokens + tail, 4, 2, 32)
-    out = flex_attention_windows(q, k, v, grid, flex_layout(grid, tail))
-    assert (out - gather_attention(q, k, v, grid)).abs().max() < 1e-5
+def test_kernel_takes_video_queries_alone(device):
+    grid = window_grid((3, 4, 4), (2, 2, 4), (1, 1, 1), BANDS.to(device))
+    q, k, v = random_qkv(grid.num_tokens + 5, 2, 1, 16, device)
+    ops = fast_ops()
+    out = ops.attend(q[: grid.num_tokens], k, v, grid, ops.plan(grid, 5))
+    assert (out - gather_attention(q, k, v, grid)[: grid.num_tokens]).abs().max() < 1e-5
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("size", "tail"), [((11, 9, 22), 7), ((15, 30, 41), 300), ((24, 24, 24), 0)])
-def test_compiled_flex_agrees_on_an_accelerator(device, size, tail):
+def test_kernel_agrees_in_bf16_on_an_accelerator(device, size, tail):
     if device.type != "cuda":
         pytest.skip("no CUDA device")
     grid = window_grid(size, *PUBLISHED, BANDS.to(device))
     q, k, v = random_qkv(grid.num_tokens + tail, 8, 2, 128, device, torch.bfloat16)
-    assert choose_backend("auto", grid, torch.bfloat16) == "flex"
-    layout = flex_layout(grid, tail)
-    first, again = (flex_attention_windows(q, k, v, grid, layout) for _ in range(2))
+    ops = fast_ops()
+    plan = ops.plan(grid, tail)
+    first, again = (ops.attend(q, k, v, grid, plan) for _ in range(2))
     wanted = gather_attention(q.float(), k.float(), v.float(), grid)
     gathered = gather_attention(q, k, v, grid)
     assert torch.equal(first, again)
@@ -133,9 +112,3 @@ def test_gathered_windows_need_memory_linear_in_tokens(length):
         gather_attention(q, k, v, grid, max_bytes=budget)
     # A mask of one byte per token pair would take 85 MB (length 24) and 340 MB (length 48).
     assert largest.numel <= max(budget, 2 * q.numel() * q.element_size())
-
-
-def test_auto_takes_flex_only_where_it_fits():
-    grid = window_grid((8, 4, 4), *PUBLISHED, BANDS)
-    assert choose_backend("auto", grid, torch.bfloat16) == "gather"
-    assert choose_backend("flex", grid, torch.float32) == "flex"

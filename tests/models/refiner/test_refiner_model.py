@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from magi2.errors import ConfigError, ContractError
+from magi2.errors import ContractError
 from magi2.models.layers import swiglu7
 from magi2.models.refiner import model as refiner_module
-from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.loading import init_random_
 from magi2.models.refiner.model import RefinerModel
 
@@ -139,8 +138,3 @@ def test_misshaped_inputs_are_refused(tiny_refiner_config):
     context = refiner.prepare(grid, torch.zeros(1, 7, 96))
     with pytest.raises(ContractError, match="latents has shape"):
         refiner(torch.zeros(1, 48, 3, 6, 5), context)
-
-
-def test_unknown_attention_path_is_refused():
-    with pytest.raises(ConfigError, match="must be auto, gather or flex"), torch.device("meta"):
-        RefinerModel(RefinerConfig(), attention="dense")

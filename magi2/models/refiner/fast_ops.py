@@ -1,0 +1,69 @@
+"""The refiner's steps by Triton kernels."""
+
+# Shapes: S tokens, K keys, H query heads, G key-value heads, d head size, n query blocks of a group, m key blocks
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from magi2.kernels import refiner_attention, rows
+from magi2.kernels.settings import features
+from magi2.models.refiner.attention import attend_tail
+from magi2.models.refiner.model import RefinerModel
+from magi2.models.refiner.ops import RefinerOps
+from magi2.models.refiner.windows import WindowGrid
+
+
+def use_fast_ops(model: RefinerModel) -> None:
+    """Let `model` compute with kernels; for inference only.
+
+    Attention stays plain where the kernel takes neither the head size nor the blocks.
+    """
+    ops = fast_ops()
+    if not refiner_attention.supports(model.config.head_dim, math.prod(model.config.window_block)):
+        plain = RefinerOps()
+        ops = replace(ops, plan=plain.plan, attend=plain.attend)
+    model.use_ops(ops)
+
+
+def fast_ops() -> RefinerOps:
+    """The table of kernels."""
+    return RefinerOps(
+        norm=rows.rms_norm_rows,
+        write_heads=rows.write_heads,
+        gate_heads=lambda out_SHd, gate_SH: rows.gate_heads(out_SHd, gate_SH, None),
+        swiglu7=lambda x: rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2)),
+        plan=window_plan,
+        attend=attend,
+    )
+
+
+def window_plan(grid: WindowGrid, tail: int) -> refiner_attention.WindowPlan:
+    """Which keys each query block of `grid` sees, followed by all of the `tail` tokens."""
+    device, tile = grid.order.device, refiner_attention.TILE
+    first = torch.arange(0, tail, tile, device=device)
+    tail_count = (tail - first).clamp(max=tile)
+    groups = []
+    for group in grid.groups:
+        tail_first = (grid.num_key_tokens + first).expand(len(group.query_blocks), -1)
+        key_count = torch.bincount(group.key_slots, minlength=group.key_starts.shape[1])
+        groups.append(
+            (
+                group.query_tokens[:, 0],
+                group.query_tokens.shape[1],
+                torch.cat([group.key_starts, tail_first], dim=1),
+                torch.cat([key_count, tail_count]),
+            )
+        )
+    return refiner_attention.make_plan(groups, device)
+
+
+def attend(q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid, plan: refiner_attention.WindowPlan) -> Tensor:
+    """Windowed attention [S, H, d] of the grid's video queries and of the tail's, if they are there."""
+    out_SHd = refiner_attention.window_attention(q_SHd, k_KGd, v_KGd, plan, features(q_SHd.device))
+    out_SHd[grid.num_tokens :] = attend_tail(q_SHd, k_KGd, v_KGd, grid)
+    return out_SHd
