@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,15 @@ class RefinerVelocity(Protocol[ContextT_contra]):
     """Predicts the velocity [1, C, T, H, W] of latents of that shape under one prepared text."""
 
     def __call__(self, latents: Tensor, context: ContextT_contra, /) -> Tensor: ...
+
+
+@runtime_checkable
+class RefinerVelocityPair(Protocol[ContextT_contra]):
+    """A model that predicts the velocities under the prompt and the negative prompt at one time, on ranks for each."""
+
+    def velocity_pair(
+        self, latents: Tensor, prompt_context: ContextT_contra, negative_context: ContextT_contra, /
+    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -125,13 +134,21 @@ def denoise_refiner(
     with torch.no_grad():
         sample = add_refiner_noise(latents, noise, noise_index) if resume is None else _restore(solver, latents, resume)
         for done in range(solver.step_index + 1, num_steps + 1):
-            conditional, unconditional = model(sample, prompt_context), model(sample, negative_context)
+            conditional, unconditional = _velocities(model, sample, prompt_context, negative_context)
             sample = solver.step(unconditional + guidance_scale * (conditional - unconditional), sample)
             if on_snapshot and snapshot_every > 0 and done % snapshot_every == 0 and done < num_steps:
                 on_snapshot(RefinerState(sample, solver.state_dict(), done))
             if on_step:
                 on_step(done, num_steps)
     return sample
+
+
+def _velocities(
+    model: RefinerVelocity[ContextT], sample: Tensor, prompt_context: ContextT, negative_context: ContextT
+) -> tuple[Tensor, Tensor]:
+    if isinstance(model, RefinerVelocityPair):
+        return model.velocity_pair(sample, prompt_context, negative_context)
+    return model(sample, prompt_context), model(sample, negative_context)
 
 
 def _restore(solver: FlowUniPC, latents: Tensor, state: RefinerState) -> Tensor:

@@ -1,0 +1,76 @@
+"""Run by `test_refiner_ranks`: the golden cases of the tiny refiner under every layout of a number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import runpy
+from pathlib import Path
+
+import torch
+from rank_launch import on_ranks
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.loading import load_refiner
+from magi2.parallel.layout import ParallelLayout
+from magi2.parallel.mesh import Mesh
+from magi2.sampling.refine import denoise_refiner, upsample_latents
+
+TINY = RefinerConfig(
+    num_layers=5, hidden_size=128, head_dim=32, num_query_groups=2, text_in_channels=96, mm_layers=(0, 1, 4)
+)
+CPU = torch.device("cpu")
+TESTS = Path(__file__).parents[2]
+NoDeviceRead = runpy.run_path(str(TESTS / "conftest.py"))["_NoDeviceRead"]
+
+
+def layouts(ranks: int) -> list[str]:
+    return [f"sp{ranks}", f"sp{ranks // 2}.cfg2"]
+
+
+def digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+
+
+@torch.no_grad()
+def work(ranks: int, folder: Path) -> None:
+    torch.use_deterministic_algorithms(True)
+    golden = TESTS / "golden" / "refiner"
+    for name in layouts(ranks):
+        mesh = Mesh.create(ParallelLayout.parse(name), CPU)
+        results, facts = {}, {}
+        refiner = load_refiner(golden / "tiny_checkpoint", TINY, compute_dtype=torch.float32, mesh=mesh)
+        for case in ("forward_t2v", "forward_with_audio"):
+            given = load_file(golden / f"{case}.safetensors")
+            grid = refiner.prepare_grid(tuple(given["video"].shape[2:]))
+            context = refiner.prepare(grid, given["text"], given.get("audio"))
+            mesh.meter.start()
+            with NoDeviceRead():
+                results[case] = refiner(given["video"], context).contiguous()
+            facts[case] = {
+                "sent_bytes": dict(mesh.meter.sent_bytes),
+                "tokens": grid.num_tokens,
+                "seam": sum(grid.send_rows),
+                "tail": len(context.tail),
+                "again": digest(refiner(given["video"], context)),
+                "digest": digest(results[case]),
+            }
+        if mesh.branch is not None:
+            results["sampling"] = sample(refiner, load_file(golden / "sampling_5step.safetensors"))
+            facts["sampling"] = {"digest": digest(results["sampling"])}
+        (folder / f"{name}.{mesh.rank}.json").write_text(json.dumps(facts))
+        if mesh.rank == 0:
+            save_file(results, folder / f"{name}.safetensors")
+
+
+def sample(refiner, given: dict[str, Tensor]) -> Tensor:
+    latents = upsample_latents(given["preview_latent"], (9, 22))
+    grid = refiner.prepare_grid(tuple(latents.shape[2:]))
+    contexts = [refiner.prepare(grid, given[name]) for name in ("context", "context_null")]
+    return denoise_refiner(refiner, latents, given["noise"], *contexts).contiguous()
+
+
+if __name__ == "__main__":
+    on_ranks(work)

@@ -1,0 +1,87 @@
+"""The refiner on 2, 4 and 8 ranks gives what one rank gives, and sends what the formula says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rank_launch import launch
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.ranks
+SCRIPT = Path(__file__).with_name("refiner_on_ranks.py")
+CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
+
+
+@pytest.fixture(scope="module", params=[2, 4, 8])
+def ranks(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["sequence", "sequence and guidance"])
+def spread(request, ranks, tmp_path_factory):
+    """What every rank said of one layout, and the tensors of the first; all layouts of a number of ranks at once."""
+    folder = tmp_path_factory.getbasetemp() / f"refiner-on-{ranks}"
+    if not folder.exists():
+        folder.mkdir()
+        launch(SCRIPT, ranks, folder)
+    name = f"sp{ranks}" if request.param == "sequence" else f"sp{ranks // 2}.cfg2"
+    facts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
+    return facts, load_file(folder / f"{name}.safetensors")
+
+
+@pytest.fixture(scope="module")
+@torch.no_grad()
+def alone(load_tiny_refiner, load_refiner_golden):
+    refiner, results = load_tiny_refiner(torch.float32), {}
+    for name, size in CASES.items():
+        given = load_refiner_golden(name)
+        context = refiner.prepare(refiner.prepare_grid(size), given["text"], given.get("audio"))
+        results[name] = refiner(given["video"], context)
+    return results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_layout_equals_one_rank_and_the_published_result(
+    spread, alone, load_refiner_golden, relative_error, case
+):
+    got = spread[1][case]
+    assert relative_error(got, alone[case]) <= 1e-6
+    assert relative_error(got, load_refiner_golden(case)["fp32.out_video"]) <= 1e-5
+
+
+@pytest.mark.parametrize("spread", ["sequence and guidance"], indirect=True)
+def test_a_full_run_on_two_guidance_halves_is_the_published_one(spread, load_refiner_golden, relative_error):
+    facts, results = spread
+    assert relative_error(results["sampling"], load_refiner_golden("sampling_5step")["fp32.final"]) <= 1e-4
+    assert len({fact["sampling"]["digest"] for fact in facts}) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_has_the_same_bits_each_time(spread, case):
+    assert len({fact[case][key] for fact in spread[0] for key in ("digest", "again")}) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rank_sends_the_bytes_of_the_formula(spread, tiny_refiner_config, case):
+    config, facts = tiny_refiner_config, [fact[case] for fact in spread[0]]
+    cp_size = len(facts) if sum(fact["tokens"] for fact in facts) == total_tokens(case) else len(facts) // 2
+    heads, groups, d, fp32 = config.num_heads, config.num_query_groups, config.head_dim, 4
+    tail = sum(fact["tail"] for fact in facts[:cp_size])
+    for fact in facts:
+        seam = 2 * fact["seam"] * groups * d * fp32
+        rows = (cp_size - 1) * fact["tail"] * (heads + 2 * groups) * d * fp32
+        parts = (tail - fact["tail"]) * heads * (d + 1) * fp32
+        expected = {
+            "refiner.seam": config.num_layers * seam,
+            "refiner.tail": config.num_layers * (rows + parts),
+            "refiner.velocity": (cp_size - 1) * fact["tokens"] * 48 * fp32,
+        }
+        assert fact["sent_bytes"] == (expected if cp_size > 1 else {})
+
+
+def total_tokens(case):
+    frames, height, width = CASES[case]
+    return frames * height * width
