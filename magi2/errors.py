@@ -95,6 +95,18 @@ class InfrastructureError(Magi2Error):
     retryable = True
 
 
+class GroupLostError(InfrastructureError):
+    """The ranks of a group, or this process alone, cannot go on. `cause` is what happened.
+
+    `clip_id` is that of the clip it happened to, unless another rank is simply gone.
+    """
+
+    def __init__(self, cause: Magi2Error, clip_id: str | None = None) -> None:
+        super().__init__(str(cause), hint="")
+        self.cause = cause
+        self.clip_id = clip_id
+
+
 class OutOfMemoryError(Magi2Error):
     """The accelerator (or the host) has too little memory for this clip."""
 

@@ -116,6 +116,12 @@ def device(index: int = 0, *, accelerator: Accelerator | None = None) -> torch.d
     return torch.device("cpu") if chosen.name == "cpu" else torch.device(chosen.device_type, index)
 
 
+def device_count(*, accelerator: Accelerator | None = None) -> int:
+    """How many accelerators this host has; the CPU is one."""
+    chosen = accelerator or current()
+    return 1 if chosen.name == "cpu" else int(_runtime(chosen).device_count())
+
+
 def activate(accelerator: Accelerator | None = None, *, index: int | None = None) -> torch.device:
     """Prepare this process for its accelerator and return its device; call it once in each process, before other work.
 

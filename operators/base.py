@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,12 +83,13 @@ class StageOperator(Magi2Operator):
 
     A clip that fails is in the counts and in the stage's results, and does not fail the task. While the batch is
     paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is cancelled
-    or its budget is spent.
+    or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default that
+    of MAGI2_LAYOUT, else all accelerators of the host, and one for decode.
     """
 
     stage: ClassVar[StageName]
     worker_module: ClassVar[str] = "magi2.runtime.worker"
-    template_fields = ("batch_id", "shard")
+    template_fields = ("batch_id", "shard", "layout")
     operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
     wait: ClassVar[timedelta] = timedelta(seconds=30)
     """Until a task that has to wait asks again."""
@@ -95,7 +97,7 @@ class StageOperator(Magi2Operator):
 
     _is_killed = False
 
-    def __init__(self, *, batch_id: str, shard: int, **kwargs: Any) -> None:
+    def __init__(self, *, batch_id: str, shard: int, layout: str | None = None, **kwargs: Any) -> None:
         defaults = {
             "map_index_template": "shard {{ task.shard }}{{ task.label }}",
             "weight_rule": "upstream",  # a shard that has begun is finished first
@@ -103,6 +105,7 @@ class StageOperator(Magi2Operator):
         super().__init__(**{**defaults, **kwargs})
         self.batch_id = batch_id
         self.shard = shard
+        self.layout = layout
 
     def work(self, context: Context) -> dict[str, Any]:
         from magi2.artifacts.address import open_store
@@ -160,7 +163,7 @@ class StageOperator(Magi2Operator):
         if clip_ids:
             require_permission(settings, store, job)
         books.started(job, clip_ids)
-        return self._reuse(job, books, store, settings, clip_ids) or self._run(job, books)
+        return self._reuse(job, books, store, settings, clip_ids) or self._run(job, books, settings)
 
     def _reuse(
         self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
@@ -175,10 +178,12 @@ class StageOperator(Magi2Operator):
             books.heard(job, event)
         return {"made": 0, "reused": len(events), "failed": 0}
 
-    def _run(self, job: StageJob, books: Bookkeeper) -> dict[str, int]:
+    def _run(self, job: StageJob, books: Bookkeeper, settings: Settings) -> dict[str, int]:
         from magi2.runtime.launcher import Launcher
         from magi2.runtime.watch import Limits
+        from magi2.stages.layouts import stage_layout
 
+        job = replace(job, layout=stage_layout(self.stage, self.layout, settings))
         # Accelerators may be busy for as long as somebody else's stage takes: that is no reason to fail.
         limits = Limits(grace=KILL_GRACE_S, lock=self.time_limit.total_seconds())
         result = Launcher(limits=limits).run(

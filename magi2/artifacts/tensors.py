@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 # The writer keeps several metadata entries in a random order; one entry keeps equal tensors equal byte for byte.
 _METADATA_ENTRY = "metadata"
+_SEAL = "sha256"
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -119,6 +121,51 @@ def load_metadata(path: Path) -> dict[str, str]:
         return {str(name): str(value) for name, value in json.loads(text).items()}
     except (SafetensorError, OSError, ValueError, AttributeError) as error:
         raise CorruptedArtifactError(f"{path}: metadata cannot be read: {error}") from error
+
+
+def seal_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file in memory that carries the digest of its tensors and metadata; `open_sealed` reads it.
+
+    Raises: ContractError naming the tensor that holds NaN or infinity.
+    """
+    from safetensors.torch import save
+
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    for name, tensor in stored.items():
+        _check_finite(tensor, name)
+    sealed = {**metadata, _SEAL: _seal(stored, metadata)}
+    return save(stored, metadata={_METADATA_ENTRY: canonical_json(sealed, "metadata")})
+
+
+def open_sealed(data: bytes, place: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, on the host, and the metadata given to `seal_tensors`.
+
+    Raises: CorruptedArtifactError naming `place` when the content is damaged or was not sealed.
+    """
+    from safetensors.torch import load
+
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = json.loads(header["__metadata__"][_METADATA_ENTRY])
+        seal = metadata.pop(_SEAL)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptedArtifactError(f"{place}: no sealed tensors: {error}") from error
+    if seal != _seal(tensors, metadata):
+        raise CorruptedArtifactError(f"{place}: its SHA-256 is not {seal}")
+    return tensors, metadata
+
+
+def _seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 over the metadata and every tensor's name, dtype, shape and bytes."""
+    import torch
+
+    digest = sha256(canonical_json(dict(metadata), "metadata").encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _spec(code: str, shape: list[int]) -> TensorSpec:

@@ -62,6 +62,9 @@ class TerminalProgress:
         self._end_steps()
         self._clips = self._bars.add_task(stage.value, total=clips, rate="")
 
+    def loading(self, stage: StageName) -> None:
+        """Nothing to show: how long it takes is not known."""
+
     def models_loaded(self, stage: StageName, seconds: float) -> None:
         """Nothing to show: the bar moves when the first clip does."""
 
@@ -74,6 +77,13 @@ class TerminalProgress:
         self._bars.update(task, completed=done)
         speed = self._bars.tasks[self._bars.task_ids.index(task)].speed
         self._bars.update(task, rate=f"{speed:.2f}/s" if speed else "")
+
+    def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        self.step(stage, clip, done, total)
+        self._bars.console.print(f"{clip.short_id} {stage.value}: resumed at step {done} of {total}")
+
+    def waiting(self) -> None:
+        """Only other ranks than the first wait, and those are not listened to."""
 
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()

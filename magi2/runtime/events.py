@@ -37,9 +37,21 @@ class Hello(_Strict):
 
 
 @dataclass(frozen=True)
+class Joined(_Strict):
+    """This rank has met all others."""
+
+
+@dataclass(frozen=True)
 class StageStarted(_Strict):
     stage: str
     clips: Count
+
+
+@dataclass(frozen=True)
+class Loading(_Strict):
+    """Weights are being read: bytes that the process has read, or taken from the page cache, since its start."""
+
+    bytes_read: Count
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,20 @@ class Step(_Strict):
     clip_id: ClipId
     done: Count
     total: Count
+
+
+@dataclass(frozen=True)
+class Resumed(_Strict):
+    """A clip's denoising goes on after step `done` of `total`, from a snapshot."""
+
+    clip_id: ClipId
+    done: Count
+    total: Count
+
+
+@dataclass(frozen=True)
+class Waiting(_Strict):
+    """This rank has nothing to do until rank 0 says what."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +104,14 @@ class Heartbeat(_Strict):
 
 @dataclass(frozen=True)
 class Failure(_Strict):
-    """The run as a whole failed. `code` is that of a class in `magi2.errors`."""
+    """The run as a whole failed. `code` is that of a class in `magi2.errors`.
+
+    `clip_id` is that of a clip which the group did not survive and which may not be tried again by the next one.
+    """
 
     code: str
     message: str
+    clip_id: ClipId | None = None
 
 
 @dataclass(frozen=True)
@@ -89,13 +119,30 @@ class Finished(_Strict):
     """All is done and stored; the process is about to exit."""
 
 
-Event: TypeAlias = Hello | StageStarted | ModelsLoaded | Step | ClipFinished | Heartbeat | Failure | Finished
+Event: TypeAlias = (
+    Hello
+    | Joined
+    | StageStarted
+    | Loading
+    | ModelsLoaded
+    | Step
+    | Resumed
+    | Waiting
+    | ClipFinished
+    | Heartbeat
+    | Failure
+    | Finished
+)
 
 _TYPES: dict[str, type[Event]] = {
     "hello": Hello,
+    "joined": Joined,
     "stage_started": StageStarted,
+    "loading": Loading,
     "models_loaded": ModelsLoaded,
     "step": Step,
+    "resumed": Resumed,
+    "waiting": Waiting,
     "clip_finished": ClipFinished,
     "heartbeat": Heartbeat,
     "failure": Failure,

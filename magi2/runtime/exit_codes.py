@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from enum import IntEnum
 
 from magi2.errors import (
@@ -58,11 +57,6 @@ def error_from_exit(code: int, message: str, *, stopped: bool = False, detail: s
     return kind(f"{message}: exit code {code}{f' ({ExitCode(code).name.lower()})' if known else ''}{detail}")
 
 
-def error_from_code(code: str, message: str) -> Magi2Error:
-    """The error of the class whose `code` this is; a plain Magi2Error when there is none."""
-    return next((kind for kind in _classes(Magi2Error) if kind.code == code), Magi2Error)(message, hint="")
-
-
 def _signal_name(number: int) -> str:
     """`SIGKILL` for 9."""
     try:
@@ -72,9 +66,3 @@ def _signal_name(number: int) -> str:
 
 
 _CAUSES: dict[int, str] = {signal.SIGKILL: " (somebody's kill -9, or the kernel was short of memory)"}
-
-
-def _classes(root: type[Magi2Error]) -> Iterator[type[Magi2Error]]:
-    yield root
-    for kind in root.__subclasses__():
-        yield from _classes(kind)

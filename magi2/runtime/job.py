@@ -5,26 +5,38 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from magi2.errors import InputError
+from magi2.parallel.layout import ParallelLayout
 from magi2.types import StageName
 
 Devices: TypeAlias = tuple[int, ...] | Literal["all"]
 
 JOB_FILE = "job.json"
+ONE_RANK = ParallelLayout()
 ACCELERATOR_STAGES = frozenset({StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE})
 _BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,127}")
+
+
+@dataclass(frozen=True)
+class LostClip:
+    """A clip that a group of processes did not survive, and why: `code` is that of a class in `magi2.errors`."""
+
+    clip_id: str
+    code: str
+    message: str
 
 
 @dataclass(frozen=True)
 class StageJob:
     """One stage of one shard. Raises InputError for an id or number that is none.
 
-    `ranks` processes work on it. `devices` are the accelerators that nobody else may use meanwhile; None means all of
-    the host's for a stage that computes on them and none for the others. `worker_module` is what `python -m` runs.
+    `layout` says how many processes work on it and how they share the work. `devices` are the accelerators that nobody
+    else may use meanwhile; None means all of the host's for a stage that computes on them and none for the others.
+    `lost` are clips that have failed in an earlier group of this job. `worker_module` is what `python -m` runs.
     """
 
     batch_id: str
@@ -33,19 +45,25 @@ class StageJob:
     store: str
     attempt: int = 1
     force: bool = False
-    ranks: int = 1
+    layout: ParallelLayout = ONE_RANK
     devices: Devices | None = None
+    lost: tuple[LostClip, ...] = ()
     worker_module: str = "magi2.runtime.worker"
 
     def __post_init__(self) -> None:
         if not isinstance(self.batch_id, str) or not _BATCH_ID.fullmatch(self.batch_id):
             raise InputError(f"batch id {self.batch_id!r:.80}: expected up to 128 letters, digits and _.+=@-")
-        for name, least in (("shard", 0), ("attempt", 1), ("ranks", 1)):
+        for name, least in (("shard", 0), ("attempt", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InputError(f"{name} is {value!r:.80}, must be an integer from {least}")
         if self.stage is StageName.NEGATIVE or self.stage not in set(StageName):
             raise InputError(f"{self.stage!r:.80} is not a stage that runs by itself")
+
+    @property
+    def ranks(self) -> int:
+        """How many processes work on the job."""
+        return self.layout.num_ranks
 
     @property
     def locked_devices(self) -> Devices:
@@ -62,10 +80,12 @@ class StageJob:
     def write(self, folder: Path) -> Path:
         """The job file, readable by this user alone."""
         fields = ("batch_id", "shard", "stage", "store", "attempt", "force")
+        values = {name: getattr(self, name) for name in fields}
+        values |= {"layout": str(self.layout), "lost": [asdict(clip) for clip in self.lost]}
         path = folder / JOB_FILE
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w") as stream:
-            json.dump({name: getattr(self, name) for name in fields}, stream)
+            json.dump(values, stream)
         return path
 
     @classmethod
@@ -73,6 +93,9 @@ class StageJob:
         """The job in a file that `write` made. Raises InputError when it is none."""
         try:
             values = json.loads(path.read_bytes())
-            return cls(**{**values, "stage": StageName(values["stage"])})
+            values["stage"] = StageName(values["stage"])
+            values["layout"] = ParallelLayout.parse(values["layout"])
+            values["lost"] = tuple(LostClip(**clip) for clip in values["lost"])
+            return cls(**values)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path}: no job file: {type(error).__name__}: {error}") from error

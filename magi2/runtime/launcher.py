@@ -12,22 +12,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from magi2.artifacts.disk import disk_errors
-from magi2.errors import InfrastructureError, Magi2Error
+from magi2.errors import InfrastructureError, Magi2Error, error_from_code
 from magi2.runtime.channel import Listener
-from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted, Step, quotes_users
-from magi2.runtime.exit_codes import error_from_code, error_from_exit
+from magi2.runtime.events import (
+    ClipFinished,
+    Event,
+    Failure,
+    ModelsLoaded,
+    Resumed,
+    StageStarted,
+    Step,
+    quotes_users,
+)
+from magi2.runtime.exit_codes import error_from_exit
 from magi2.runtime.guard import Guard
-from magi2.runtime.job import JOB_FILE, StageJob
+from magi2.runtime.job import JOB_FILE, LostClip, StageJob
 from magi2.runtime.lock import HeldLock, accelerator_lock
-from magi2.runtime.log_file import bound_log, excerpt, open_log
+from magi2.runtime.log_file import append_line, bound_log, excerpt, log_folder, open_log
 from magi2.runtime.process import ProcessGroup
 from magi2.runtime.progress_log import ProgressLog
 from magi2.runtime.run_folder import run_folder
+from magi2.runtime.tally import ClipLostError, Tally
 from magi2.runtime.watch import Limits, Watch
 
 logger = logging.getLogger(__name__)
@@ -75,9 +85,10 @@ class Launcher:
     ) -> JobResult:
         """Run the job and wait for its end. Nothing of it is left behind, whichever way this call ends.
 
-        `on_event` hears rank 0's progress (stage, models, steps, clips) in this thread; what it raises ends the group.
-        `should_stop` is asked five times a second. SIGTERM stops the job as `stop` does, unless the program handles
-        that signal itself. The calling thread must be one that does not end before the call.
+        A clip that its group does not survive has failed, and another group goes on without it. `on_event` hears rank
+        0's progress (stage, models, steps, clips) in this thread; what it raises ends the group. `should_stop` is asked
+        five times a second. SIGTERM stops the job as `stop` does, unless the program handles that signal itself. The
+        calling thread must be one that does not end before the call.
 
         Raises: the error that the worker reported; InfrastructureError for a rank that died or hung, naming it, or
         accelerators that stay locked; CancelledError when it was stopped. The end of the group's output, and its first
@@ -98,8 +109,13 @@ class Launcher:
                 folder=place,
             ) as lock,
         ):
-            log = (self._logs or place / "logs") / _log_name(job)
-            return _Run(job, lock, place, log, self._limits, on_event or _ignore, stops).execute()
+            tally = Tally(on_event or _ignore)
+            while True:
+                log = (self._logs or log_folder(place)) / _log_name(job)
+                try:
+                    return _Run(job, lock, place, log, self._limits, tally, stops).execute()
+                except ClipLostError as loss:
+                    job = replace(job, lost=tally.lost(loss))
 
 
 @dataclass(frozen=True)
@@ -121,16 +137,14 @@ class _Run:
         place: Path,
         log: Path,
         limits: Limits,
-        on_event: OnEvent,
+        tally: Tally,
         should_stop: ShouldStop,
     ) -> None:
         self._job, self._lock, self._place, self._log = job, lock, place, log
-        self._limits, self._on_event, self._should_stop = limits, on_event, should_stop
+        self._limits, self._tally, self._should_stop = limits, tally, should_stop
         self._started = time.monotonic()
         self._watch = Watch(job.ranks, limits, self._started)
         self._progress = ProgressLog(job.title)
-        self._clips: list[ClipFinished] = []
-        self._models_loaded_s = 0.0
 
     def execute(self) -> JobResult:
         """Start, watch, end and judge the group."""
@@ -187,30 +201,32 @@ class _Run:
                     bound_log(self._log)
 
     def _forward(self, event: Event) -> None:
-        if not isinstance(event, StageStarted | ModelsLoaded | Step | ClipFinished):
-            return
-        if isinstance(event, ClipFinished):
-            self._clips.append(event)
-        if isinstance(event, ModelsLoaded):
-            self._models_loaded_s += event.seconds
-        self._progress.hear(event)
-        self._on_event(event)
+        if isinstance(event, StageStarted | ModelsLoaded | Step | Resumed | ClipFinished) and self._tally.hear(event):
+            self._progress.hear(event)
 
     def _gather_stacks(self) -> None:
-        """Make the ranks write where they are; only they, since the signal would end any other process."""
-        for pid in self._listener.pids.values():
-            with suppress(ProcessLookupError):
+        """Make the ranks write where they are, one after the other; only they: it would end any other process."""
+        for rank, pid in sorted(self._listener.pids.items()):
+            with suppress(ProcessLookupError), disk_errors(self._log):
+                append_line(self._log, f"stacks of rank {rank} (process {pid}):")
                 os.kill(pid, signal.SIGUSR1)
-        time.sleep(self._limits.stacks)
+                time.sleep(self._limits.stacks)
 
     def _judge(self, end: _End) -> JobResult:
         if error := self._error(end):
-            raise error
+            raise self._lost_clip(end, error) or error
         if end.code is None:
             logger.warning("%s: was done but did not exit, and was ended", self._job.title)
-        seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self._tally.started
         self._progress.summary(seconds)
-        return JobResult(tuple(self._clips), seconds, self._models_loaded_s, self._log)
+        return JobResult(tuple(self._tally.clips.values()), seconds, self._tally.models_loaded_s, self._log)
+
+    def _lost_clip(self, end: _End, error: Magi2Error) -> ClipLostError | None:
+        """The clip that the group did not survive, if it was one."""
+        failure: Failure | None = self._watch.cause.failure if self._watch.cause else None
+        if end.stopped or end.fault or failure is None or failure.clip_id is None:
+            return None
+        return ClipLostError(LostClip(failure.clip_id, failure.code, failure.message), error)
 
     def _error(self, end: _End) -> Magi2Error | None:
         title, cause = self._job.title, self._watch.cause
@@ -254,6 +270,8 @@ def command(job: StageJob, folder: Path) -> list[str]:
 def _environment(job: StageJob) -> Mapping[str, str]:
     """This process's environment, with what the group needs. Python finds modules where they are installed only."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    # All ranks are on this host: gloo need not ask which of its names and networks lead to it.
+    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if job.locked_devices and job.locked_devices != "all":
         visible = ",".join(map(str, sorted(set(job.locked_devices))))
         environment |= {"CUDA_VISIBLE_DEVICES": visible, "MUSA_VISIBLE_DEVICES": visible}
@@ -262,7 +280,8 @@ def _environment(job: StageJob) -> Mapping[str, str]:
 
 def _log_name(job: StageJob) -> str:
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    return f"{job.batch_id}.{job.shard}.{job.stage.value}.{job.attempt}.{now}-{os.getpid()}.log"
+    group = f"{job.batch_id}.{job.shard}.{job.stage.value}.{job.attempt}.{len(job.lost)}"
+    return f"{group}.{now}-{os.getpid()}.log"
 
 
 def _ignore(event: Event) -> None:

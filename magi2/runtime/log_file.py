@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from magi2.artifacts.disk import disk_errors
 from magi2.runtime.events import MAX_QUOTE, cut
+from magi2.runtime.run_folder import run_folder
 
 MAX_EXCERPT = 4096
 MAX_LOG_BYTES = 64 * 2**20
@@ -27,6 +30,31 @@ def open_log(path: Path) -> int:
     """A descriptor that appends to the file, which is made, and readable, for this user alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Put a line of our own into a log that others append to."""
+    with path.open("a") as stream:
+        stream.write(f"{line}\n")
+
+
+def log_folder(place: Path) -> Path:
+    """Where the logs of groups lie, by default, in the folder of this user's running jobs."""
+    return place / "logs"
+
+
+def sweep_logs(*, older_than_hours: float, dry_run: bool = False, folder: Path | None = None) -> list[str]:
+    """Delete the logs of groups that nobody has written to for so long, and say which; of this host alone.
+
+    `folder` is the launcher's. Raises: InfrastructureError when one cannot be deleted.
+    """
+    logs = log_folder(run_folder(folder))
+    latest = time.time() - older_than_hours * 3600
+    with disk_errors(logs):
+        old = [path for path in sorted(logs.glob("*.log")) if path.lstat().st_mtime <= latest]
+        for path in old if not dry_run else []:
+            path.unlink(missing_ok=True)
+    return [path.name for path in old]
 
 
 def bound_log(path: Path, *, limit: int = MAX_LOG_BYTES) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +21,13 @@ from magi2.runtime.events import (
     Finished,
     Heartbeat,
     Hello,
+    Joined,
+    Loading,
     ModelsLoaded,
+    Resumed,
     StageStarted,
     Step,
+    Waiting,
     error_text,
     to_line,
 )
@@ -40,7 +46,8 @@ class EventProgress:
 
     The descriptor is not stdout, so that what libraries print breaks nothing. Steps come at most five times a second;
     they and heartbeats are dropped rather than wait for a listener that does not read. Nobody listening is no error:
-    the kernel and the guard end a worker whose launcher is gone. `peak_memory` gives bytes.
+    the kernel and the guard end a worker whose launcher is gone. `peak_memory` gives bytes. While weights are loaded,
+    heartbeats say how much was read.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class EventProgress:
         self._lock = threading.RLock()
         self._step_at = -_STEP_S
         self._unsent: Step | None = None
+        self._is_loading = False
         self._is_heard = True
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -77,11 +85,21 @@ class EventProgress:
         self._ended.set()
         self._heart.join()
 
+    def joined(self) -> None:
+        """This rank has met all others."""
+        self._send(Joined())
+
     def stage_started(self, stage: StageName, clips: int) -> None:
         self._send(StageStarted(stage.value, clips))
 
+    def loading(self, stage: StageName) -> None:
+        self._is_loading = True
+        self._send(Loading(_bytes_read()))
+
     def models_loaded(self, stage: StageName, seconds: float) -> None:
-        self._send(ModelsLoaded(seconds))
+        with self._lock:
+            self._is_loading = False
+            self._send(ModelsLoaded(seconds))
 
     def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
         with self._lock:
@@ -89,7 +107,15 @@ class EventProgress:
             if done >= total or self._clock() - self._step_at >= _STEP_S:
                 self._send_step()
 
+    def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        self._send(Resumed(clip.clip_id, done, total))
+
+    def waiting(self) -> None:
+        self._end_steps()
+        self._send(Waiting())
+
     def clip_finished(self, result: StageResult) -> None:
+        self._end_steps()
         made = result.state == "made"
         seconds = max(result.seconds, 0.0)
         self._send(
@@ -106,9 +132,9 @@ class EventProgress:
             )
         )
 
-    def failed(self, error: Magi2Error) -> None:
-        """The run as a whole failed."""
-        self._send(Failure(error.code, error_text(error)))
+    def failed(self, error: Magi2Error, clip_id: str | None = None) -> None:
+        """The run as a whole failed; `clip_id` is that of a clip which the group did not survive."""
+        self._send(Failure(error.code, error_text(error), clip_id))
 
     def finished(self) -> None:
         """All is done and stored."""
@@ -118,7 +144,12 @@ class EventProgress:
         while not self._ended.wait(self._heartbeat_s):
             with self._lock:
                 self._send_step()
-                self._send(Heartbeat(), may_drop=True)
+                self._send(Loading(_bytes_read()) if self._is_loading else Heartbeat(), may_drop=True)
+
+    def _end_steps(self) -> None:
+        """A step that is still unsent must not come after the end of its clip."""
+        with self._lock:
+            self._unsent = None
 
     def _send_step(self) -> None:
         if self._unsent is not None:
@@ -142,3 +173,14 @@ class EventProgress:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         return any(state & select.POLLOUT for _, state in poll.poll(0))
+
+
+def _bytes_read() -> int:
+    """Bytes that this process took in since its start, by reads or by touching pages of mapped files.
+
+    The pages of the heap count as well. It only has to stand still when loading does.
+    """
+    faults = resource.getrusage(resource.RUSAGE_SELF)
+    touched = (faults.ru_minflt + faults.ru_majflt) * resource.getpagesize()
+    read = next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar:"))
+    return touched + int(read.split()[1])

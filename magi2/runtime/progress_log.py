@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted, Step
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ class ProgressLog:
             if self._first is None or self._first[0].clip_id != event.clip_id:
                 self._first = (event, now)
             self._step = event
+        elif isinstance(event, Resumed):
+            logger.info("%s: clip %s resumed at step %d/%d", self._title, event.clip_id[:12], event.done, event.total)
         elif isinstance(event, ClipFinished):
             self._states.append(event.state)
             self._step = self._first = None

@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from magi2.runtime.events import Event, Failure, Finished, Heartbeat, Hello, StageStarted, Step
+from magi2.runtime.events import (
+    Event,
+    Failure,
+    Finished,
+    Heartbeat,
+    Hello,
+    Joined,
+    Loading,
+    ModelsLoaded,
+    Resumed,
+    StageStarted,
+    Step,
+    Waiting,
+)
+
+Phase = Literal["starting", "meeting", "loading", "stepping", "working", "waiting", "ended"]
+
+_LEAST_READ_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Limits:
     """How long, in seconds, a launcher waits for what.
 
-    `start`: until a rank first speaks. `heartbeat`: for any word of a process; those come every 5 s unless it is
-    frozen. `hang`: for progress, which the longest single piece of work (loading all weights, decoding a clip) has to
-    stay below. `exit`: from the first rank's end to the end of all. `grace`: from SIGTERM to SIGKILL. `lock`: for the
-    accelerators. `stacks`: for a hung rank to write where it is.
+    `start`: until a rank first speaks. `meet`: until it has met the others. `heartbeat`: for any word of a process;
+    those come every 5 s unless it is frozen. `step`: for the next step of a clip or, while weights are loaded, for
+    another MiB of them. `hang`: for progress of any other kind, which the longest single piece of work (delivering a
+    clip) has to stay below. `exit`: from the first rank's end to the end of all. `grace`: from SIGTERM to SIGKILL.
+    `lock`: for the accelerators. `stacks`: for each rank of a hung group to write where it is.
     """
 
-    start: float = 300.0
+    start: float = 110.0
+    meet: float = 110.0
     heartbeat: float = 120.0
+    step: float = 270.0
     hang: float = 1800.0
     exit: float = 10.0
     grace: float = 10.0
     lock: float = 600.0
-    stacks: float = 1.0
+    stacks: float = 0.5
+
+    def of(self, phase: Phase) -> float:
+        """How long a rank may stay in a phase without progress."""
+        limits = {"starting": self.start, "meeting": self.meet, "loading": self.step, "stepping": self.step}
+        return limits.get(phase, self.hang if phase == "working" else math.inf)
 
 
 @dataclass
 class _Rank:
     heard_at: float
     progress_at: float
-    state: Literal["starting", "running", "ended"] = "starting"
+    phase: Phase = "starting"
     position: str = "before its first step"
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +84,7 @@ class Watch:
     @property
     def is_finished(self) -> bool:
         """Whether every rank said that it has done its work."""
-        return not self._endings and all(rank.state == "ended" for rank in self._ranks.values())
+        return not self._endings and all(rank.phase == "ended" for rank in self._ranks.values())
 
     @property
     def cause(self) -> Ending | None:
@@ -68,18 +95,18 @@ class Watch:
     def saw(self, number: int, event: Event | None, now: float) -> None:
         """Take note of a rank's event, or of its connection's end."""
         rank = self._ranks.get(number)
-        if rank is None or rank.state == "ended":
+        if rank is None or rank.phase == "ended":
             return
         rank.heard_at = now
         if event is None or isinstance(event, Failure):
-            rank.state = "ended"
+            rank.phase = "ended"
             self._endings.append(Ending(number, rank.position, event))
             self.ended_at = self.ended_at or now
         elif isinstance(event, Finished):
-            rank.state = "ended"
+            rank.phase = "ended"
             self.ended_at = now if self.is_finished else self.ended_at
-        elif not isinstance(event, Heartbeat):
-            rank.state, rank.progress_at = "running", now
+        elif _is_progress(event, rank):
+            rank.phase, rank.progress_at = _phase(event), now
             rank.position = _position(event) or rank.position
 
     def fault(self, now: float) -> str | None:
@@ -87,26 +114,62 @@ class Watch:
 
         A rank that holds up the others made its last progress before they did, so it alone is named.
         """
-        limits = self._limits
-        for state, since, limit, complaint in (
-            ("starting", "heard_at", limits.start, "did not start within"),
-            ("running", "heard_at", limits.heartbeat, "is frozen, not a word for"),
-            ("running", "progress_at", limits.hang, "hangs, no progress for"),
-        ):
-            late = [n for n, rank in self._ranks.items() if rank.state == state and now - getattr(rank, since) > limit]
-            if late:
-                return f"{', '.join(map(self._named, late))} {complaint} {limit:g} s"
+        if late := self._late(now, "starting"):
+            return self._complaint(late, "did not start within", self._limits.start)
+        if late := self._late(now, "meeting"):
+            return self._complaint(late, "did not meet the other ranks within", self._limits.meet)
+        at_work = [n for n, rank in self._ranks.items() if rank.phase not in ("starting", "ended")]
+        if frozen := [n for n in at_work if now - self._ranks[n].heard_at > self._limits.heartbeat]:
+            return self._complaint(frozen, "is frozen, not a word for", self._limits.heartbeat)
+        if late := self._late(now, "loading", "stepping", "working"):
+            return self._complaint(late, "hangs, no progress for", self._limits.of(self._ranks[late[0]].phase))
         return None
+
+    def _late(self, now: float, *phases: Phase) -> list[int]:
+        return [
+            number
+            for number, rank in self._ranks.items()
+            if rank.phase in phases and now - rank.progress_at > self._limits.of(rank.phase)
+        ]
+
+    def _complaint(self, numbers: list[int], complaint: str, limit: float) -> str:
+        return f"{', '.join(map(self._named, numbers))} {complaint} {limit:g} s"
 
     def _named(self, number: int) -> str:
         return f"rank {number} ({self._ranks[number].position})"
 
 
+def _is_progress(event: Event, rank: _Rank) -> bool:
+    if isinstance(event, Loading):
+        if rank.phase == "loading" and event.bytes_read - rank.bytes_read < _LEAST_READ_BYTES:
+            return False
+        rank.bytes_read = event.bytes_read
+    return not isinstance(event, Heartbeat)
+
+
+def _phase(event: Event) -> Phase:
+    if isinstance(event, Hello):
+        return "meeting"
+    if isinstance(event, Loading):
+        return "loading"
+    if isinstance(event, Waiting):
+        return "waiting"
+    if isinstance(event, Step | Resumed) and event.done < event.total:
+        return "stepping"
+    return "working"
+
+
 def _position(event: Event) -> str | None:
-    if isinstance(event, Step):
+    if isinstance(event, Step | Resumed):
         return f"clip {event.clip_id[:12]} step {event.done}/{event.total}"
     if isinstance(event, Hello):
+        return "before it met the others"
+    if isinstance(event, Joined):
         return "before its stage"
     if isinstance(event, StageStarted):
-        return "loading or at its first clip"
+        return "at its first clip"
+    if isinstance(event, Loading):
+        return "loading weights"
+    if isinstance(event, ModelsLoaded):
+        return "with its weights loaded"
     return None

@@ -14,7 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from magi2.errors import CancelledError, InfrastructureError, Magi2Error, OutOfMemoryError
+from magi2.errors import (
+    CancelledError,
+    GroupLostError,
+    InfrastructureError,
+    Magi2Error,
+    OutOfMemoryError,
+    error_from_code,
+)
 from magi2.runtime.channel import connect
 from magi2.runtime.events import error_text
 from magi2.runtime.exit_codes import ExitCode, exit_code
@@ -22,10 +29,13 @@ from magi2.runtime.job import StageJob
 from magi2.runtime.process import die_with_parent
 from magi2.runtime.progress import EventProgress
 from magi2.runtime.results import failed_clips, write_results
-from magi2.types import StageName
+from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
+    from magi2.config.profile import Profile
+    from magi2.config.settings import Settings
     from magi2.stages.progress import StageResult
+    from magi2.stages.team import Team
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +71,14 @@ def _work(path: Path, *, rank: int, ranks: int) -> int:
 
 
 def _run_and_tell(job: StageJob, folder: Path, rank: int, progress: EventProgress) -> int:
+    clip_id: str | None = None
     try:
         run_job(job, folder / f"scratch-{rank}", progress, publishes_results=rank == 0)
     except _Terminated:
         error: Magi2Error = CancelledError("ended by SIGTERM")
+    except GroupLostError as lost:
+        error, clip_id = lost.cause, lost.clip_id
+        logger.error("the group is lost: %s", error_text(error))
     except Magi2Error as expected:
         error = expected
         logger.error("%s", error_text(error))
@@ -74,20 +88,37 @@ def _run_and_tell(job: StageJob, folder: Path, rank: int, progress: EventProgres
     else:
         progress.finished()
         return ExitCode.DONE
-    progress.failed(error)
+    progress.failed(error, clip_id)
     return exit_code(error)
 
 
 def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_results: bool) -> None:
     """The stage over those of the shard's clips that no earlier stage failed on, and the document of its results.
 
-    No clip is left for a stage that the profile does not have.
+    The rank that publishes results leads: it alone speaks to the store. No clip is left for a stage that the profile
+    does not have.
 
     Raises: what keeps the whole shard from being rendered; the clips' common error when every one failed and a retry
-    may help. Any other failure of a clip is in the results alone.
+    may help; GroupLostError when another group has to go on. Any other failure of a clip is in the results alone.
     """
-    from magi2.artifacts.address import open_store
     from magi2.config.settings import Settings
+    from magi2.runtime.meeting import meet
+
+    settings = replace(Settings.from_environment(), store=job.store)
+    with meet(job.layout, settings) as team:
+        progress.joined()
+        if publishes_results:
+            results = _lead(job, scratch, progress, settings, team)
+        else:
+            results = []
+            _follow(job, progress, settings, team)
+    require_survivor(results)
+
+
+def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
+    """Run the stage with whoever follows, and store its results."""
+    from magi2.artifacts.address import open_store
+    from magi2.control import BetweenClips
     from magi2.locks import run_locks
     from magi2.plan import load_shard
     from magi2.stages.prepare import prepare
@@ -97,17 +128,46 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     store = open_store(job.store)
     scratch.mkdir()
     shard = load_shard(store, job.batch_id, job.shard, scratch)
-    lost = failed_clips(store, job.batch_id, job.shard, _stages_before(job.stage))
-    clips = [clip for clip in shard.clips if clip.clip_id not in lost]
+    failed = failed_clips(store, job.batch_id, job.shard, _stages_before(job.stage))
+    clips = [clip for clip in shard.clips if clip.clip_id not in failed]
+    has_stage = bool(clips) and job.stage in stage_names(shard.profile)
+    team.tell(shard.profile if has_stage else None)
     results: list[StageResult] = []
-    if clips and job.stage in stage_names(shard.profile):
-        settings = replace(Settings.from_environment(), store=job.store)
-        context = prepare(shard.profile, settings, clips, progress=progress, lock=run_locks(settings))
+    if has_stage:
+        lost = _lost_results(job, clips, progress)
+        context = prepare(shard.profile, settings, clips, progress=progress, lock=run_locks(settings), team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
-        results = run_stage(context, job.stage, clips)
-    if publishes_results:
-        write_results(store, job, results)
-    require_survivor(results)
+        context.before_clip = BetweenClips(settings, job.batch_id).check
+        made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
+        results = [lost.get(clip.clip_id) or next(made) for clip in clips]
+    write_results(store, job, results)
+    return results
+
+
+def _follow(job: StageJob, progress: EventProgress, settings: Settings, team: Team) -> None:
+    """Do what rank 0 says."""
+    from magi2.stages.prepare import prepare
+    from magi2.stages.render import follow_stage
+
+    progress.waiting()
+    profile: Profile | None = team.hear()
+    if profile is not None:
+        follow_stage(prepare(profile, settings, (), progress=progress, team=team), job.stage)
+
+
+def _lost_results(job: StageJob, clips: Sequence[Clip], progress: EventProgress) -> dict[str, StageResult]:
+    """Results of the clips that earlier groups did not survive, told at once, by clip id."""
+    from magi2.stages.progress import StageResult
+
+    errors = {clip.clip_id: error_from_code(clip.code, clip.message) for clip in job.lost}
+    lost = {
+        clip.clip_id: StageResult(job.stage, clip, "failed", 0.0, error=errors[clip.clip_id])
+        for clip in clips
+        if clip.clip_id in errors
+    }
+    for result in lost.values():
+        progress.clip_finished(result)
+    return lost
 
 
 def require_survivor(results: Sequence[StageResult]) -> None:

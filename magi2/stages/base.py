@@ -17,7 +17,7 @@ from magi2 import platform
 from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.artifacts.tensors import save_tensors
-from magi2.errors import CorruptedArtifactError, InfrastructureError, Magi2Error, OutOfMemoryError
+from magi2.errors import CorruptedArtifactError, GroupLostError, InfrastructureError, Magi2Error, OutOfMemoryError
 from magi2.stages.context import TENSORS, StageContext
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import StageResult
@@ -65,13 +65,15 @@ class Stage(ABC, Generic[Models]):
     def run(self, clips: Sequence[Clip]) -> list[StageResult]:
         """One result per clip, in order. A clip that fails does not touch its neighbours.
 
-        Errors in loading the models are everybody's and are raised.
+        Raises: errors in loading the models, which are everybody's; what `before_clip` raises; GroupLostError when
+        nothing more may run here.
         """
         self.context.progress.stage_started(self.name, len(clips))
         results: list[StageResult] = []
         try:
             self.make_shared(clips)
             for clip in clips:
+                self.context.before_clip()
                 results.append(self._run_clip(clip))
                 self.context.progress.clip_finished(results[-1])
         except _LoadError as error:
@@ -85,6 +87,7 @@ class Stage(ABC, Generic[Models]):
         """The models, loaded on first use."""
         if self._models is None:
             started = time.monotonic()
+            self.context.progress.loading(self.name)
             try:
                 self._models = self.load()
             except Exception as error:
@@ -124,9 +127,14 @@ class Stage(ABC, Generic[Models]):
                 device=self.context.device.type,
                 timings={"make_s": time.monotonic() - started},
                 flags=product.flags,
-                report={**product.report, "peak_memory_bytes": peak, "profile": self.context.book.profile.name},
+                report={**product.report, **self._circumstances(), "peak_memory_bytes": peak},
             )
-            return store.publish(draft, product.files), product
+            manifest = store.publish(draft, product.files)
+        self.published(recipe)
+        return manifest, product
+
+    def published(self, recipe: Recipe) -> None:
+        """The artifact of `recipe` is stored, or made again and compared: what was kept to make it may go."""
 
     def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
         """Payloads of a stored artifact that came out otherwise this time."""
@@ -137,6 +145,7 @@ class Stage(ABC, Generic[Models]):
         with self.context.store.stage_folder(manifest.stage, manifest.key) as folder:
             product = make(self.models(), folder)
             differing = tuple(f"{DIFFERS}{name}" for name in self.differences(manifest, product))
+        self.published(manifest.recipe)
         return replace(product, flags=(*product.flags, *differing))
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor], contract: Contract) -> dict[str, Path]:
@@ -149,14 +158,35 @@ class Stage(ABC, Generic[Models]):
         """A callback that reports the clip's denoising steps."""
         return lambda done, total: self.context.progress.step(self.name, clip, done, total)
 
+    def _circumstances(self) -> dict[str, str]:
+        """What does not decide an artifact's bits, for people."""
+        return {"profile": self.context.book.profile.name, "layout": str(self.context.team.mesh.layout)}
+
+    def clip_error(self, error: Exception) -> Magi2Error:
+        """The error as one of a single clip, with the sizes when memory was short."""
+        if isinstance(error, Magi2Error):
+            return error
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            memory = platform.memory_stats(accelerator=self.context.accelerator)
+            held, peak, total = (size / 2**30 for size in memory)
+            sizes = f"rank {self.context.team.mesh.rank} held {held:.2f} GiB, {peak:.2f} at most, of {total:.2f} GiB"
+            return OutOfMemoryError(f"out of memory: {error}; {sizes}")
+        if isinstance(error, OSError | torch.distributed.DistError):
+            return InfrastructureError(f"{type(error).__name__}: {error}")
+        logger.exception("unforeseen error, the other clips go on")
+        return Magi2Error(f"unforeseen {type(error).__name__}: {error}")
+
     def _run_clip(self, clip: Clip) -> StageResult:
         started = time.monotonic()
         try:
             manifest, product = self.obtain(self.recipe(clip), lambda models, folder: self.make(clip, models, folder))
-        except (_LoadError, torch.AcceleratorError):
-            raise  # after the latter the device is in an unknown state: nothing more may run in this process
+        except (_LoadError, GroupLostError):
+            raise
+        except torch.AcceleratorError as error:
+            # The device is in an unknown state: nothing more may run in this process.
+            raise GroupLostError(InfrastructureError(f"accelerator: {error}"), clip.clip_id) from error
         except Exception as error:
-            return self._failed(clip, started, _as_clip_error(error))
+            return self._failed(clip, started, self.clip_error(error))
         state: Literal["made", "reused"] = "made" if product else "reused"
         logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
         seconds, flags = time.monotonic() - started, self.flags(manifest, product)
@@ -164,6 +194,9 @@ class Stage(ABC, Generic[Models]):
 
     def _failed(self, clip: Clip, started: float, error: Magi2Error) -> StageResult:
         logger.error("clip %s %s failed: %s", clip.short_id, self.name.value, error)
+        # Their frames would keep the failed clip's tensors in memory as long as the result.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        platform.empty_cache(accelerator=self.context.accelerator)
         return StageResult(self.name, clip, "failed", time.monotonic() - started, error=error)
 
 
@@ -173,14 +206,3 @@ class _LoadError(Exception):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def _as_clip_error(error: Exception) -> Magi2Error:
-    if isinstance(error, Magi2Error):
-        return error
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return OutOfMemoryError(f"out of memory: {error}")
-    if isinstance(error, OSError):
-        return InfrastructureError(f"{type(error).__name__}: {error}")
-    logger.exception("unforeseen error, the other clips go on")
-    return Magi2Error(f"unforeseen {type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from magi2.stages.captions import CAPTION, caption_key, fetch_or_remove
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.recipes import RecipeBook
+from magi2.stages.team import Team
 from magi2.types import Clip, StageName
 
 TENSORS = "tensors.safetensors"
@@ -28,7 +30,11 @@ TENSORS = "tensors.safetensors"
 
 @dataclass
 class StageContext:
-    """One run's surroundings. Captions are remembered, since every later recipe starts from one."""
+    """One run's surroundings. Captions are remembered, since every later recipe starts from one.
+
+    `snapshot_every` is the number of denoising steps between two snapshots, 0 for none. `before_clip` is called before
+    each clip, on rank 0; what it raises ends the stage.
+    """
 
     book: RecipeBook
     store: ArtifactStore
@@ -36,9 +42,12 @@ class StageContext:
     accelerator: Accelerator
     device: torch.device
     ffmpeg: Ffmpeg
+    team: Team
+    snapshot_every: int = 0
     endpoint: EndpointSettings | None = None
     progress: Progress = field(default_factory=Silent)
     force: frozenset[StageName] = frozenset()
+    before_clip: Callable[[], None] = lambda: None
     _captions: dict[str, Caption] = field(default_factory=dict)
 
     @property

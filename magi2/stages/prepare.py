@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
 from magi2 import platform
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import NamedLocks
@@ -15,7 +17,9 @@ from magi2.errors import ConfigError
 from magi2.media.ffmpeg import find_ffmpeg
 from magi2.stages.books import endpoint_settings, recipe_book
 from magi2.stages.context import StageContext
+from magi2.stages.layouts import check_layout
 from magi2.stages.progress import Progress, Silent
+from magi2.stages.team import Team
 from magi2.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -28,20 +32,23 @@ def prepare(
     *,
     progress: Progress | None = None,
     lock: NamedLocks | None = None,
+    team: Team | None = None,
 ) -> StageContext:
     """The surroundings in which `clips`, all of `profile`, can be rendered; `lock` is what `open_store` takes.
 
-    Raises: ConfigError, CheckpointError, MissingToolError or InfrastructureError, whichever is met first.
+    `team` is this rank's, whose device is open; by default it works alone. Raises: ConfigError, CheckpointError,
+    MissingToolError or InfrastructureError, whichever is met first.
     """
     ffmpeg = find_ffmpeg(settings.ffmpeg)
     ffmpeg.require(profile.delivery.encoder, "ffv1", "aac")
     weights = CheckpointFolder(settings.checkpoint_root())
     weights.require(required_components(profile, clips))
-    name, _, index = (settings.device or "").partition(":")
-    accelerator = platform.current(name or None)
+    team = team or Team.alone(open_device(settings))
+    check_layout(team.mesh.layout, profile)
+    device = team.mesh.device
+    accelerator = platform.current(device.type)
     if profile.noise_device == "accelerator" and accelerator.name == "cpu":
         raise ConfigError(f"profile {profile.name}: noise_device is accelerator, but there is none here")
-    device = platform.activate(accelerator, index=_device_index(index))
     platform.disable_tf32()
     platform.set_deterministic(settings.deterministic)
     return StageContext(
@@ -51,15 +58,30 @@ def prepare(
         accelerator=accelerator,
         device=device,
         ffmpeg=ffmpeg,
+        team=team,
+        snapshot_every=settings.snapshot_every,
         endpoint=endpoint_settings(settings),
         progress=progress or Silent(),
     )
 
 
-def _device_index(text: str) -> int | None:
-    if text and not text.isdigit():
-        raise ConfigError(f"MAGI2_DEVICE ends in {text!r}, which is no device number")
-    return int(text) if text else None
+def open_device(settings: Settings, *, rank: int = 0, ranks: int = 1) -> torch.device:
+    """This rank's device, made ready: that of MAGI2_DEVICE or the first one, and the one of its number among many.
+
+    Raises: ConfigError when there is no such device, or fewer than ranks.
+    """
+    name, _, index = (settings.device or "").partition(":")
+    accelerator = platform.current(name or None)
+    if index and not index.isdigit():
+        raise ConfigError(f"MAGI2_DEVICE ends in {index!r}, which is no device number")
+    if ranks == 1:
+        return platform.activate(accelerator, index=int(index) if index else None)
+    if index:
+        raise ConfigError(f"MAGI2_DEVICE={settings.device} is one device, the layout needs {ranks}")
+    if accelerator.name != "cpu" and platform.device_count(accelerator=accelerator) < ranks:
+        found = platform.device_count(accelerator=accelerator)
+        raise ConfigError(f"the layout needs {ranks} accelerators, there are {found}", hint="choose a smaller layout")
+    return platform.activate(accelerator, index=rank)
 
 
 def required_components(profile: Profile, clips: Sequence[Clip]) -> list[str]:

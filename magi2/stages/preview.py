@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
@@ -13,14 +16,33 @@ from magi2.models.preview.lengths import audio_latent_count, latent_size
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
 from magi2.sampling.noise import ClipGenerator
-from magi2.sampling.preview import denoise_preview
-from magi2.stages.base import Product, Stage
+from magi2.sampling.preview import SamplerState, denoise_preview
+from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, text_contract
+from magi2.stages.snapshots import load_snapshot
+from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
 
 
-class PreviewStage(Stage[PreviewModel]):
+@dataclass(frozen=True)
+class PreviewInputs:
+    """What a clip is conditioned on, on the host, and the state to go on from if there is one."""
+
+    conditioning: Conditioning
+    state: Mapping[str, Tensor] | None
+
+
+@dataclass(frozen=True)
+class PreviewLatents:
+    """The clip's latents, and the random stream behind its two draws."""
+
+    video: Tensor
+    audio: Tensor
+    generator: ClipGenerator
+
+
+class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
     """Writes the latents of the preview and the random stream's position, from which the refiner goes on."""
 
     name: ClassVar[StageName] = StageName.PREVIEW
@@ -29,11 +51,13 @@ class PreviewStage(Stage[PreviewModel]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> PreviewModel:
+        spread: Any = {"mesh": self.context.team.mesh} if self.context.team.size > 1 else {}
         model = load_preview(
             self.context.weights.folder("preview"),
             self.context.book.profile.architectures.preview,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
+            **spread,
         )
         if self.context.accelerator.triton:
             # Here: a CPU machine need not have Triton.
@@ -42,33 +66,52 @@ class PreviewStage(Stage[PreviewModel]):
             use_fast_ops(model)
         return model
 
-    def make(self, clip: Clip, models: PreviewModel, folder: Path) -> Product:
-        profile = self.context.book.profile
-        settings, shapes = profile.preview, preview_contract(profile)
+    def read(self, clip: Clip) -> PreviewInputs:
+        conditioning = load_conditioning(self.context, clip)
+        state = load_snapshot(self.context.store, self.recipe(clip), lambda: self._noise(clip)[0].state())
+        return PreviewInputs(conditioning, state)
+
+    def compute(self, clip: Clip, inputs: PreviewInputs, models: PreviewModel, folder: Path | None) -> PreviewLatents:
+        context, settings = self.context, self.context.book.profile.preview
         layout = models.prepare(
-            latent_size=latent_size(profile.duration_s, settings.height, settings.width),
-            audio_length=audio_latent_count(profile.duration_s),
-            conditioning=load_conditioning(self.context, clip),
+            latent_size=latent_size(context.book.profile.duration_s, settings.height, settings.width),
+            audio_length=audio_latent_count(context.book.profile.duration_s),
+            conditioning=_on_device(inputs.conditioning, context.device),
             use_ref_for_uncond=settings.use_ref_for_uncond,
         )
-        generator = ClipGenerator(clip.seed, noise_device(self.context))
-        video_noise = generator.video_noise(shapes["video"].shape)
-        audio_noise = generator.audio_noise(shapes["audio"].shape)
-        video, audio = denoise_preview(
-            models,
-            layout,
-            video_noise.to(self.context.device),
-            audio_noise.to(self.context.device),
-            num_steps=settings.steps,
-            shift=settings.shift,
-            guidance=settings.guidance,
-            on_step=self.on_step(clip),
-        )
-        tensors = {"video": video, "audio": audio, "generator_state": generator.state()}
+        generator, video_noise, audio_noise = self._noise(clip)
+        state = None if inputs.state is None else SamplerState.from_tensors(inputs.state)
+        self.begin_steps(clip, state.step if state else 0, settings.steps)
+        with self.snapshots(clip, generator.state()) as save:
+            video, audio = denoise_preview(
+                models,
+                layout,
+                video_noise.to(context.device),
+                audio_noise.to(context.device),
+                num_steps=settings.steps,
+                shift=settings.shift,
+                guidance=settings.guidance,
+                on_step=self.on_step(clip),
+                resume=state,
+                snapshot_every=context.snapshot_every,
+                on_snapshot=save,
+            )
+        return PreviewLatents(video, audio, generator)
+
+    def write(self, clip: Clip, outputs: PreviewLatents, folder: Path) -> Product:
+        generator = outputs.generator
+        tensors = {"video": outputs.video, "audio": outputs.audio, "generator_state": generator.state()}
+        steps = self.context.book.profile.preview.steps
         return Product(
-            files=self.save(folder, tensors, shapes),
-            report={"steps": settings.steps, "generator_device": generator.device_type},
+            files=self.save(folder, tensors, preview_contract(self.context.book.profile)),
+            report={"steps": steps, "generator_device": generator.device_type},
         )
+
+    def _noise(self, clip: Clip) -> tuple[ClipGenerator, Tensor, Tensor]:
+        """The clip's random stream after its draws, and what was drawn for video and for audio."""
+        shapes = preview_contract(self.context.book.profile)
+        generator = ClipGenerator(clip.seed, noise_device(self.context))
+        return generator, generator.video_noise(shapes["video"].shape), generator.audio_noise(shapes["audio"].shape)
 
 
 def noise_device(context: StageContext) -> torch.device:
@@ -77,10 +120,9 @@ def noise_device(context: StageContext) -> torch.device:
 
 
 def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:
-    """The clip's embeddings and the negative prompt's, on the device."""
+    """The clip's embeddings and the negative prompt's, on the host."""
     contract = encode_contract(context.book.profile, len(clip.figures))
     tensors = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)
-    tensors = {name: tensor.to(context.device) for name, tensor in tensors.items()}
     references = tuple(
         ReferenceImage(tensors[f"reference_latents_{index}"], tensors["figure_embeds"][index])
         for index in range(len(clip.figures))
@@ -88,9 +130,16 @@ def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:
     return Conditioning(tensors["text_embeds"], load_negative(context, clip, tensors["text_embeds"]), references)
 
 
-def load_negative(context: StageContext, clip: Clip, like: torch.Tensor) -> torch.Tensor:
-    """The negative prompt's rows [1, L, C] on the device of `like`; no rows when the profile uses none."""
+def load_negative(context: StageContext, clip: Clip, like: Tensor) -> Tensor:
+    """The negative prompt's rows [1, L, C] on the host; no rows of `like` when the profile uses none."""
     recipe = context.book.negative
     if recipe is None:
         return like[:, :0]
-    return context.tensors(recipe, text_contract(context.book.profile), clip)["text_embeds"].to(like.device)
+    return context.tensors(recipe, text_contract(context.book.profile), clip)["text_embeds"]
+
+
+def _on_device(conditioning: Conditioning, device: torch.device) -> Conditioning:
+    references = tuple(
+        ReferenceImage(image.latents.to(device), image.figure_embeds.to(device)) for image in conditioning.references
+    )
+    return Conditioning(conditioning.text_embeds.to(device), conditioning.negative_embeds.to(device), references)

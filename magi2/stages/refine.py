@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
+
+from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe
 from magi2.config.profile import RefinerSettings
 from magi2.errors import ContractError
 from magi2.models.refiner.loading import load_refiner
-from magi2.models.refiner.model import RefinerModel
+from magi2.models.refiner.model import Refiner
 from magi2.sampling.noise import ClipGenerator
-from magi2.sampling.refine import denoise_refiner, upsample_latents
-from magi2.stages.base import Product, Stage
+from magi2.sampling.refine import RefinerState, denoise_refiner, upsample_latents
+from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, refine_contract, refined_size
 from magi2.stages.preview import load_negative, noise_device
+from magi2.stages.snapshots import load_snapshot
+from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
 
 
-class RefineStage(Stage[RefinerModel]):
+@dataclass(frozen=True)
+class RefineInputs:
+    """The preview's latents and random stream, the texts, and the state to go on from if there is one; on the host."""
+
+    video: Tensor
+    generator_state: Tensor
+    generator_device: str
+    text: Tensor
+    negative: Tensor
+    state: Mapping[str, Tensor] | None = None
+
+
+class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
     """Writes refined video latents. Its noise continues the preview's random stream, in this run or a later one."""
 
     name: ClassVar[StageName] = StageName.REFINE
@@ -27,42 +45,66 @@ class RefineStage(Stage[RefinerModel]):
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)
 
-    def load(self) -> RefinerModel:
+    def load(self) -> Refiner:
         return load_refiner(
             self.context.weights.folder("refiner"),
             self.context.book.profile.architectures.refiner,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
+            mesh=self.context.team.mesh,
         )
 
-    def make(self, clip: Clip, models: RefinerModel, folder: Path) -> Product:
+    def read(self, clip: Clip) -> RefineInputs:
         context, profile = self.context, self.context.book.profile
-        settings = _settings(context)
-        preview_recipe = context.recipe(StageName.PREVIEW, clip)
-        preview = context.tensors(preview_recipe, preview_contract(profile), clip)
-        generator = ClipGenerator.from_state(
-            preview["generator_state"], self._generator_device(preview_recipe.key), device=noise_device(context)
-        )
-        noise = generator.refiner_noise(refine_contract(profile)["video"].shape)
+        recipe = context.recipe(StageName.PREVIEW, clip)
+        preview = context.tensors(recipe, preview_contract(profile), clip)
         contract = encode_contract(profile, len(clip.figures))
-        encoded = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)
-        text = encoded["text_embeds"].to(context.device)
-        frames, height, width = refined_size(profile)
-        grid = models.prepare_grid((frames, height, width))
-        video = denoise_refiner(
-            models,
-            upsample_latents(preview["video"].to(context.device), (height, width)),
-            noise.to(context.device),
-            models.prepare(grid, text),
-            models.prepare(grid, load_negative(context, clip, text)),
-            num_steps=settings.steps,
-            shift=settings.shift,
-            guidance_scale=settings.guidance_scale,
-            noise_index=settings.noise_index,
-            on_step=self.on_step(clip),
+        text = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)["text_embeds"]
+        inputs = RefineInputs(
+            video=preview["video"],
+            generator_state=preview["generator_state"],
+            generator_device=self._generator_device(recipe.key),
+            text=text,
+            negative=load_negative(context, clip, text),
         )
-        files = self.save(folder, {"video": video}, refine_contract(profile))
-        return Product(files=files, report={"steps": settings.steps})
+        state = load_snapshot(context.store, self.recipe(clip), lambda: self._noise(inputs)[0].state())
+        return replace(inputs, state=state)
+
+    def compute(self, clip: Clip, inputs: RefineInputs, models: Refiner, folder: Path | None) -> Tensor:
+        context, settings = self.context, _settings(self.context)
+        generator, noise = self._noise(inputs)
+        frames, height, width = refined_size(context.book.profile)
+        grid = models.prepare_grid((frames, height, width))
+        state = None if inputs.state is None else RefinerState.from_tensors(inputs.state)
+        self.begin_steps(clip, state.step if state else 0, settings.steps)
+        with self.snapshots(clip, generator.state()) as save:
+            return denoise_refiner(
+                models,
+                upsample_latents(inputs.video.to(context.device), (height, width)),
+                noise.to(context.device),
+                models.prepare(grid, inputs.text.to(context.device)),
+                models.prepare(grid, inputs.negative.to(context.device)),
+                num_steps=settings.steps,
+                shift=settings.shift,
+                guidance_scale=settings.guidance_scale,
+                noise_index=settings.noise_index,
+                on_step=self.on_step(clip),
+                resume=state,
+                snapshot_every=context.snapshot_every,
+                on_snapshot=save,
+            )
+
+    def write(self, clip: Clip, outputs: Tensor, folder: Path) -> Product:
+        files = self.save(folder, {"video": outputs}, refine_contract(self.context.book.profile))
+        return Product(files=files, report={"steps": _settings(self.context).steps})
+
+    def _noise(self, inputs: RefineInputs) -> tuple[ClipGenerator, Tensor]:
+        """The clip's random stream after its last draw, and what was drawn."""
+        generator = ClipGenerator.from_state(
+            inputs.generator_state, inputs.generator_device, device=noise_device(self.context)
+        )
+        noise = generator.refiner_noise(refine_contract(self.context.book.profile)["video"].shape)
+        return generator, noise
 
     def _generator_device(self, preview_key: str) -> str:
         manifest = self.context.store.find(StageName.PREVIEW, preview_key)

@@ -20,6 +20,7 @@ from magi2.stages.preview import PreviewStage
 from magi2.stages.progress import StageResult
 from magi2.stages.recipes import stage_names
 from magi2.stages.refine import RefineStage
+from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
 
 STAGES: dict[StageName, type[Stage[Any]]] = {
@@ -50,6 +51,13 @@ def run_stage(context: StageContext, name: StageName, clips: Sequence[Clip]) -> 
     results = STAGES[name](context).run(clips)
     platform.empty_cache(accelerator=context.accelerator)
     return results
+
+
+def follow_stage(context: StageContext, name: StageName) -> None:
+    """One stage on a rank that does not lead: nothing when the stage is for one rank, else what rank 0 says."""
+    stage = STAGES[name](context)
+    if isinstance(stage, TeamStage):
+        stage.follow()
 
 
 def render(context: StageContext, clips: Sequence[Clip]) -> list[Outcome]:

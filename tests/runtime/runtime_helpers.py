@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from magi2.errors import InfrastructureError
+from magi2.parallel.layout import ParallelLayout
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import Launcher
 from magi2.runtime.lock import accelerator_lock
@@ -23,7 +25,7 @@ from magi2.types import StageName
 
 HERE = Path(__file__).parent
 MARK = "TEST_GROUP_MARK"
-QUICK = Limits(start=30, heartbeat=30, hang=30, exit=5, grace=1, lock=10, stacks=0.3)
+QUICK = Limits(start=30, meet=30, heartbeat=30, step=30, hang=30, exit=5, grace=1, lock=10, stacks=0.3)
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> float:
@@ -52,8 +54,12 @@ class Machine:
         self._monkeypatch.setenv("STUB_ACTION", action)
         self._monkeypatch.setenv("STUB_VALUES", json.dumps(values))
 
-    def job(self, stage: StageName = StageName.PREVIEW, *, module: str = "stub_worker", **values: object) -> StageJob:
-        return StageJob("batch", 0, stage, str(self.store), worker_module=module, **values)  # type: ignore[arg-type]
+    def job(
+        self, stage: StageName = StageName.PREVIEW, *, module: str = "stub_worker", ranks: int = 1, **values: Any
+    ) -> StageJob:
+        return StageJob(
+            "batch", 0, stage, str(self.store), layout=ParallelLayout(ranks), worker_module=module, **values
+        )
 
     def launcher(self, limits: Limits = QUICK) -> Launcher:
         return Launcher(folder=self.folder, limits=limits)

@@ -8,6 +8,7 @@ from pathlib import Path
 from runtime_helpers import QUICK
 
 from magi2.errors import Magi2Error
+from magi2.parallel.layout import ParallelLayout
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import Launcher
 from magi2.types import StageName
@@ -17,7 +18,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     folder, store, values = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     stage = StageName(values.pop("stage", "preview"))
-    job = StageJob("batch", 0, stage, store, **{"worker_module": "stub_worker", **values})
+    layout = ParallelLayout(values.pop("ranks", 1))
+    job = StageJob("batch", 0, stage, store, layout=layout, **{"worker_module": "stub_worker", **values})
     try:
         Launcher(folder=folder, limits=QUICK).run(job, on_event=lambda event: print(type(event).__name__, flush=True))
     except Magi2Error as error:

@@ -146,7 +146,7 @@ def test_hang_is_ended_naming_the_rank_and_step_with_stacks_of_all_threads(machi
     machine.act("wait")
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match=r"rank 0 \(clip [0-9a-f]{12} step 3/10\) hangs") as caught:
-        machine.launcher(Limits(hang=0.7, grace=1, stacks=0.5)).run(machine.job())
+        machine.launcher(Limits(step=0.7, grace=1, stacks=0.5)).run(machine.job())
     assert time.monotonic() - started < 5
     assert 'stub_worker.py", line' in str(caught.value)
     assert "in wait" in str(caught.value)
@@ -248,9 +248,7 @@ def test_more_ranks_run_under_torchrun(machine: Machine) -> None:
     assert " ".join(command[1:]) == expected
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("batch_id", "../x"), ("batch_id", ""), ("shard", -1), ("ranks", 0), ("attempt", 0)]
-)
+@pytest.mark.parametrize(("field", "value"), [("batch_id", "../x"), ("batch_id", ""), ("shard", -1), ("attempt", 0)])
 def test_job_that_is_none_is_refused(machine: Machine, field: str, value: object) -> None:
     values = {"batch_id": "b", "shard": 0, "stage": StageName.MUX, "store": "s", field: value}
     with pytest.raises(InputError):

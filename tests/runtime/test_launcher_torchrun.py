@@ -89,7 +89,7 @@ def test_frozen_rank_is_named(machine: Machine) -> None:
 @pytest.mark.faults
 def test_rank_that_hangs_is_named_and_the_others_are_not(machine: Machine) -> None:
     machine.act("hang_rank", rank=1)
-    limits = Limits(hang=2.0, grace=0.5, stacks=0.5)
+    limits = Limits(step=2.0, grace=0.5, stacks=0.5)
     with pytest.raises(InfrastructureError, match=r"^[^:]*: rank 1 \(clip \w+ step 3/10\) hangs, no progress for 2 s"):
         machine.launcher(limits).run(machine.job(ranks=2))
     assert machine.processes() == {}

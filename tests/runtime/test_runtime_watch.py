@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from magi2.runtime.events import Failure, Finished, Heartbeat, Hello, StageStarted, Step
+from magi2.runtime.events import (
+    Failure,
+    Finished,
+    Heartbeat,
+    Hello,
+    Joined,
+    Loading,
+    ModelsLoaded,
+    Resumed,
+    StageStarted,
+    Step,
+    Waiting,
+)
 from magi2.runtime.watch import Limits, Watch
 
-LIMITS = Limits(start=100, heartbeat=10, hang=50)
+LIMITS = Limits(start=100, meet=70, heartbeat=10, step=50, hang=200)
 
 
 def running(ranks: int = 2) -> Watch:
@@ -87,3 +99,48 @@ def test_unknown_rank_is_ignored() -> None:
     watch = running(1)
     watch.saw(7, Failure("input", "who am I"), 4)
     assert watch.cause is None
+
+
+def test_rank_that_does_not_meet_the_others_is_named() -> None:
+    watch = Watch(2, LIMITS, 0)
+    for rank in range(2):
+        watch.saw(rank, Hello(rank, 1000 + rank), 1)
+    watch.saw(0, Joined(), 2)
+    beat(watch, 2, 71)
+    assert watch.fault(71) is None
+    beat(watch, 2, 72)
+    assert watch.fault(72) == "rank 1 (before it met the others) did not meet the other ranks within 70 s"
+
+
+def test_loading_lasts_as_long_as_more_is_read() -> None:
+    watch = running(1)
+    for now in range(10, 300, 5):
+        watch.saw(0, Loading(now * 2**20), now)
+        assert watch.fault(now) is None
+    for now in range(300, 346, 5):
+        watch.saw(0, Loading(295 * 2**20 + now), now)
+        assert watch.fault(now) is None
+    watch.saw(0, Loading(295 * 2**20 + 1000), 346)
+    assert watch.fault(346) == "rank 0 (loading weights) hangs, no progress for 50 s"
+
+
+def test_work_without_steps_may_take_longer_than_a_step() -> None:
+    watch = running(1)
+    for event in (ModelsLoaded(1.0), Step("abc", 100, 100)):
+        watch.saw(0, event, 4)
+        beat(watch, 1, 204)
+        assert watch.fault(204) is None
+        beat(watch, 1, 205)
+        assert "no progress for 200 s" in (watch.fault(205) or "")
+    watch.saw(0, Resumed("abc", 40, 100), 300)
+    beat(watch, 1, 351)
+    assert watch.fault(351) == "rank 0 (clip abc step 40/100) hangs, no progress for 50 s"
+
+
+def test_rank_that_waits_for_rank_0_hangs_with_it_alone() -> None:
+    watch = running(2)
+    watch.saw(1, Waiting(), 4)
+    beat(watch, 2, 1e6)
+    assert watch.fault(1e6) == "rank 0 (clip abc step 1/100) hangs, no progress for 50 s"
+    watch.saw(0, Heartbeat(), 1e6 + 20)
+    assert watch.fault(1e6 + 20) == "rank 1 (clip abc step 1/100) is frozen, not a word for 10 s"

@@ -61,18 +61,18 @@ class Bench:
         monkeypatch.setattr("magi2.stages.prepare.prepare", self._prepare)
         monkeypatch.setattr("magi2.stages.render.run_stage", self._run_stage)
 
-    def run(self, stage: StageName = StageName.PREVIEW, *, publishes: bool = True, **values: Any) -> None:
+    def run(self, stage: StageName = StageName.PREVIEW, **values: Any) -> None:
         self.asked = []
         job = StageJob("batch", 0, stage, self.store.url, **values)
         with (self.folder / "events").open("wb") as stream:
             progress = EventProgress(stream.fileno())
             scratch = self.folder / f"scratch-{len(list(self.folder.iterdir()))}"
-            worker.run_job(job, scratch, progress, publishes_results=publishes)
+            worker.run_job(job, scratch, progress, publishes_results=True)
 
     def rows(self, stage: StageName = StageName.PREVIEW) -> list[dict[str, Any]]:
         return read_results(self.store, "batch", 0, stage)
 
-    def _prepare(self, profile: object, settings: Settings, clips: object, *, progress: object, lock: object) -> object:
+    def _prepare(self, profile: object, settings: Settings, clips: object, **rest: object) -> object:
         assert settings.store == self.store.url
         self.prepared += 1
         self.context = SimpleNamespace()
@@ -183,12 +183,6 @@ def test_force_is_for_the_jobs_stage_alone(bench: Bench) -> None:
     assert bench.context.force == {StageName.PREVIEW}
     bench.run()
     assert bench.context.force == frozenset()
-
-
-def test_only_one_rank_stores_the_results(bench: Bench) -> None:
-    put_shard(bench.store)
-    bench.run(publishes=False)
-    assert bench.store.get_document(results_name("batch", 0, StageName.PREVIEW)) is None
 
 
 def test_shard_that_is_not_there_is_an_input_error(bench: Bench) -> None:

@@ -25,7 +25,7 @@ from stage_renders import Rendered
 from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
-from magi2.errors import CheckpointError, PromptTooLongError
+from magi2.errors import CheckpointError, GroupLostError, PromptTooLongError
 from magi2.models.text_encoder.encoder import TextEncoder
 from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
@@ -318,8 +318,9 @@ def test_a_broken_accelerator_ends_the_process(
 
     monkeypatch.setattr(RecipeBook, "enhance", fail)
     stage = EnhanceStage(make_context(tiny_checkpoint, preview_render.store, preview_render.profile))
-    with pytest.raises(torch.AcceleratorError):
+    with pytest.raises(GroupLostError, match="illegal memory access") as caught:
         stage.run(preview_render.clips)
+    assert caught.value.clip_id == preview_render.clips[0].clip_id
 
 
 # -- dead clips --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,47 @@
+"""Which layout a stage runs under, and whether a profile's models can run under it; torch-free where nothing is asked
+of the machine.
+"""
+
+from __future__ import annotations
+
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.parallel.layout import ModelHeads, ParallelLayout, check_heads
+from magi2.types import StageName
+
+ONE_RANK = ParallelLayout()
+TEAM_STAGES = frozenset({StageName.PREVIEW, StageName.REFINE})
+"""Those that use every accelerator unless told otherwise."""
+OPTIONAL_TEAM_STAGES = frozenset({StageName.DECODE})
+"""Those that use many only when asked to: one is quick enough, and others may have the rest."""
+
+
+def stage_layout(stage: StageName, asked: str | None, settings: Settings) -> ParallelLayout:
+    """The layout that was asked for, else the deployment's, else all accelerators of this host; one rank for a stage
+    that is for one. Raises: ConfigError when it is none.
+    """
+    if asked and stage in TEAM_STAGES | OPTIONAL_TEAM_STAGES:
+        return ParallelLayout.parse(asked)
+    if stage not in TEAM_STAGES:
+        return ONE_RANK
+    return ParallelLayout.parse(settings.layout) if settings.layout else _whole_host(settings)
+
+
+def check_layout(layout: ParallelLayout, profile: Profile) -> None:
+    """Raises: ConfigError with the numbers and the nearest layouts that work, when the profile's preview cannot run
+    under this one.
+    """
+    preview = profile.architectures.preview
+    moe = preview.moe_config
+    check_heads(layout, ModelHeads(preview.num_heads, preview.num_query_groups, moe.num_heads, moe.num_experts))
+
+
+def _whole_host(settings: Settings) -> ParallelLayout:
+    """Ulysses over as many accelerators as there are, the largest power of two: heads divide by that."""
+    if settings.device and (settings.device == "cpu" or ":" in settings.device):
+        return ONE_RANK
+    from magi2 import platform
+
+    count = platform.device_count(accelerator=platform.current(settings.device))
+    size = 1 << (count.bit_length() - 1)
+    return ParallelLayout(cp=size, ep=size)
