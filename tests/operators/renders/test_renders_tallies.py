@@ -1,0 +1,74 @@
+"""Numbers are counted once for all who ask, and not kept for long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from magi2.catalog import BatchRecord, BatchState, Request
+from magi2.catalog.overview import Tally
+from operators.renders.tallies import FINISHED_S, KEPT, LIVE_S, Tallies
+
+
+class Counter:
+    """Counts how often it was asked to count."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.now = 0.0
+
+    def tallies(self, batch_ids: Sequence[str]) -> dict[str, Tally]:
+        self.asked.append(list(batch_ids))
+        return {each: Tally(clips={}, found=0, refused_rows=0, stages={}, began=None) for each in batch_ids}
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+def tallies(counter: Counter) -> Tallies:
+    return Tallies(counter, lambda: counter.now)  # type: ignore[arg-type]
+
+
+def batch(batch_id: str = "night", state: BatchState = BatchState.RUNNING) -> BatchRecord:
+    return BatchRecord(
+        batch_id=batch_id, name="", source="", clips_total=0, state=state, requested=None, finished_at=None
+    )
+
+
+RUNNING, FINISHED = batch(), batch("old", BatchState.DONE)
+RUNNING, FINISHED = (replace(each, created_at=RUNNING.created_at) for each in (RUNNING, FINISHED))
+
+
+def test_many_who_ask_at_once_are_answered_by_one_count(counter: Counter, tallies: Tallies) -> None:
+    for _ in range(20):
+        assert set(tallies.of([RUNNING, FINISHED])) == {"night", "old"}
+    assert counter.asked == [["night", "old"]]
+
+
+def test_a_batch_that_goes_on_is_counted_again_soon(counter: Counter, tallies: Tallies) -> None:
+    tallies.of([RUNNING, FINISHED])
+    counter.now = LIVE_S
+    tallies.of([RUNNING, FINISHED])
+    counter.now = FINISHED_S
+    tallies.of([FINISHED])
+    assert counter.asked == [["night", "old"], ["night"], ["old"]]
+
+
+def test_a_batch_that_changed_is_counted_at_once(counter: Counter, tallies: Tallies) -> None:
+    tallies.of([RUNNING])
+    tallies.of([replace(RUNNING, requested=Request.PAUSE)])
+    tallies.forget()
+    tallies.of([RUNNING])
+    assert len(counter.asked) == 3
+
+
+def test_numbers_do_not_pile_up(counter: Counter, tallies: Tallies) -> None:
+    many = [batch(str(number)) for number in range(KEPT + 50)]
+    for each in many:
+        tallies.of([each])
+    assert len(tallies._kept) <= KEPT + 1
