@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, tostring
 
 from magi2.cost import Price
+from magi2.plain import duration, plain
 from magi2.report.shared import STAGE_COLUMNS, SharedClip, SharedReport, stage_rows
-from magi2.report.tables import plain
 
 TITLES = {
     "flagged": "Flagged: finished, but not to be called good",
@@ -190,12 +190,3 @@ def _node(tag: str, *children: Child, **attributes: str | None) -> Element:
         else:
             last.tail = (last.tail or "") + plain(child)
     return node
-
-
-def duration(seconds: float) -> str:
-    """A time for people: `12.3 s`, `4 min 05 s`, `3 h 20 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from magi2.plain import plain
 from magi2.report.shared import SharedClip
 from magi2.types import StageName
 
@@ -45,10 +46,3 @@ def _cell(value: object) -> object:
         return "" if value is None else value
     text = plain(str(value))
     return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
-
-
-def plain(text: str) -> str:
-    """Text in which control characters, but for line ends and tabs, and half surrogates show as replaced."""
-    text = text.replace("\r\n", "\n")
-    kept = (char if char in "\n\t" or not (ord(char) < 32 or 127 <= ord(char) < 160) else "\ufffd" for char in text)
-    return "".join(kept).encode("utf-8", "replace").decode()

@@ -22,7 +22,6 @@ from magi2.cost import BatchCost, Price
 from magi2.errors import ImageError, InputError
 from magi2.report import build_report, save_report
 from magi2.report.export import export_report
-from magi2.report.page import duration
 from magi2.types import Clip, StageName
 
 HOSTILE = [
@@ -224,13 +223,6 @@ def test_an_unknown_batch_makes_no_folder(store: LocalStore, tmp_path: Path) -> 
     with pytest.raises(InputError, match="is not in the store"):
         export_report(store, "0" * 16, tmp_path / "out", clips="copy")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0.0 s"), (59.9, "59.9 s"), (60.0, "1 min 00 s"), (3599.6, "1 h 00 min")]
-)
-def test_times_are_told_in_words(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.servers

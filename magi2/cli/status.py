@@ -1,0 +1,135 @@
+"""`magi2 status`: how far batches are, once or live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from magi2.cli.console import errors, print_json, results
+from magi2.config.settings import Settings
+from magi2.errors import InputError
+from magi2.plain import duration, plain
+
+if TYPE_CHECKING:
+    from magi2.catalog import Catalog
+    from magi2.cost import Price
+    from magi2.status import BatchStatus, ShardStatus
+
+REFRESH_S = 2.0
+SHARD_COLUMNS = ("shard", "profile", "stage", "done", "failed", "clip", "step", "rate", "time left", "cost")
+BATCH_COLUMNS = ("batch", "name", "state", "done", "failed", "time left", "cost")
+
+
+def status_command(
+    batch: str | None = typer.Argument(None, help="Id of a batch; without one, the newest batches."),
+    watch: bool = typer.Option(False, "--watch", "-w", help="Stay and follow, until the batch has ended."),
+    limit: int = typer.Option(20, "--limit", min=1, help="How many batches, when none is named."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Show how far a batch is: each shard's stage, clip, step, rate, time left and cost; or the newest batches."""
+    from magi2.catalog import catalog_url, open_catalog
+    from magi2.cost import Price
+
+    if watch and as_json:
+        raise InputError("--watch and --json exclude each other", hint="call --json as often as you like")
+    settings = Settings.from_environment()
+    catalog, price = open_catalog(catalog_url(settings)), Price.of(settings)
+    found = _read(catalog, batch, price, limit)
+    if as_json:
+        print_json(found[0].to_json() if batch else {"batches": [each.to_json() for each in found]})
+    elif watch and results.is_terminal:
+        _follow(catalog, batch, price, limit)
+    else:
+        if watch:
+            errors.print("there is no terminal here, so --watch shows the state once", style="yellow")
+        results.print(_view(found, batch is not None, price))
+
+
+def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> list[BatchStatus]:
+    from magi2.status import batch_status, recent_batches
+
+    now = datetime.now(UTC)
+    if batch is not None:
+        return [batch_status(catalog, batch, price, at=now)]
+    return recent_batches(catalog, price, limit=limit, at=now)
+
+
+def _follow(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> None:
+    """A table that is drawn anew until the batch, or every one that is shown, has ended, or somebody interrupts."""
+    with Live(console=results, auto_refresh=False) as live:
+        while True:
+            found = _read(catalog, batch, price, limit)
+            live.update(_view(found, batch is not None, price), refresh=True)
+            if all(each.is_finished for each in found):
+                return
+            time.sleep(REFRESH_S)
+
+
+def _view(found: Sequence[BatchStatus], with_shards: bool, price: Price | None) -> Group | Table | Text:
+    if not with_shards:
+        return _table(BATCH_COLUMNS, [_batch_cells(each, price) for each in found])
+    status = found[0]
+    return Group(
+        Text(_headline(status, price)), _table(SHARD_COLUMNS, [_shard_cells(each, price) for each in status.shards])
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Text:
+    """A table for a terminal; elsewhere lines of aligned text, never folded, for pipes and logs."""
+    if results.is_terminal:
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        return table
+    lines = [columns, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
+    return Text("\n".join("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines))
+
+
+def _headline(status: BatchStatus, price: Price | None) -> str:
+    batch = status.batch
+    asked = f", asked to {batch.requested}" if batch.requested else ""
+    clips = ", ".join(f"{count} {state}" for state, count in status.clips.items() if count) or "no clips"
+    parts = [clips]
+    parts += [f"{status.found} of them finished before"] if status.found else []
+    parts += [f"{_time(status.seconds_left)} left"] if status.seconds_left is not None else []
+    parts += [f"{status.accelerator_seconds:,.0f} accelerator-seconds", _money(status.cost, price)]
+    return f"{batch.batch_id} {_one_line(batch.name)}: {batch.state}{asked}\n" + "; ".join(filter(None, parts))
+
+
+def _batch_cells(status: BatchStatus, price: Price | None) -> list[str]:
+    batch = status.batch
+    done, failed = f"{status.done}/{batch.clips_total}", str(status.failed or "")
+    cells = [batch.batch_id, _one_line(batch.name)[:40], batch.requested or batch.state, done, failed]
+    return [*cells, _time(status.seconds_left), _money(status.cost, price)]
+
+
+def _shard_cells(shard: ShardStatus, price: Price | None) -> list[str]:
+    rate = f"{shard.steps_per_second:.2f}/s" if shard.steps_per_second else ""
+    step = f"{shard.step}/{shard.steps}" if shard.steps else ""
+    stage = shard.stage or ("waiting" if shard.unfinished else "")
+    return [
+        *(str(shard.shard), shard.profile, stage, f"{shard.done}/{shard.clips}", str(shard.failed or "")),
+        *((shard.clip_id or "")[:12], step, rate, _time(shard.seconds_left) if shard.unfinished else ""),
+        _money(shard.cost, price),
+    ]
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else duration(seconds)
+
+
+def _money(cost: float | None, price: Price | None) -> str:
+    return price.text(cost) if price and cost is not None else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(plain(text).split())
