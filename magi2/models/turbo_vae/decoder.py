@@ -75,6 +75,17 @@ class TurboDecoder(nn.Module):
         """The dtype of parameters, activations and decoded frames."""
         return self.decoder.conv_in.conv.weight.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.conv_in.conv.weight.device
+
+    @property
+    def spatial_stride(self) -> int:
+        """Pixels along each side of a latent's place."""
+        doublings = sum(stage.doubles_space for stage in self.config.stages)
+        return int(self.config.patch_size * 2**doublings)
+
     def plan(self, latent_frames: int) -> tuple[Window, ...]:
         """The windows of a clip of `latent_frames` latents, see `plan_windows`."""
         config = self.config
@@ -108,7 +119,7 @@ class TurboDecoder(nn.Module):
 
     def denormalise(self, latents: Tensor) -> Tensor:
         """Normalised latents as the network takes them, on its device: rounded to `compute_dtype` before and after."""
-        rounded = latents.to(device=self.decoder.conv_in.conv.weight.device, dtype=self.compute_dtype)
+        rounded = latents.to(device=self.device, dtype=self.compute_dtype)
         return denormalise(rounded).to(self.compute_dtype)
 
     def _check(self, latents: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from magi2.models.checkpoint import TensorMapping, load_module, read_pickled
 from magi2.models.turbo_vae.config import TurboDecoderConfig
 from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.turbo_vae.frames import convolution_layout
+from magi2.models.turbo_vae.parallelize import ParallelTurboDecoder
+from magi2.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +29,22 @@ PREFIX = "decoder."
 TRAINING_ONLY = "aligned_feature_projection"
 
 
+@overload
 def load_turbo_decoder(
-    folder: Path, *, device: torch.device | str, dtype: torch.dtype = torch.bfloat16
-) -> TurboDecoder:
-    """The decoder that `folder` describes, in `dtype` on `device`.
+    folder: Path, *, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, mesh: None = None
+) -> TurboDecoder: ...
+
+
+@overload
+def load_turbo_decoder(
+    folder: Path, *, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, mesh: Mesh | None
+) -> TurboDecoder | ParallelTurboDecoder: ...
+
+
+def load_turbo_decoder(
+    folder: Path, *, device: torch.device | str, dtype: torch.dtype = torch.bfloat16, mesh: Mesh | None = None
+) -> TurboDecoder | ParallelTurboDecoder:
+    """The decoder that `folder` describes, in `dtype` on `device`; with a `mesh` its ranks share each clip's windows.
 
     Of the checkpoint only the decoder is read: its `ema_state_dict`, else its `state_dict`, else the whole mapping;
     names may start with `module.`, and with `decoder.` unless no name does. Other networks and the training-only
@@ -57,7 +71,7 @@ def load_turbo_decoder(
         logger.debug("skipped in %s: %s", path, ", ".join(report.skipped))
     for conv in (module for module in decoder.modules() if isinstance(module, nn.Conv3d)):
         conv.to(memory_format=convolution_layout(conv.weight.device))  # type: ignore[call-overload]
-    return decoder
+    return decoder if mesh is None or mesh.world.size == 1 else ParallelTurboDecoder(decoder, mesh.world)
 
 
 def _state(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
