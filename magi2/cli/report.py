@@ -34,7 +34,7 @@ def report_command(
         )
     settings = Settings.from_environment()
     store = open_store(settings.store)
-    made = export_report(store, batch, out, clips=clips, costs=_costs(settings, batch))  # type: ignore[arg-type]
+    made = export_report(store, batch, out, clips=clips, cost=_cost(settings, batch))  # type: ignore[arg-type]
     if as_json:
         print_json({"page": str(made.page), "clips": made.clips, "missing": list(made.missing)})
         return
@@ -43,7 +43,7 @@ def report_command(
         errors.print(f"clip {clip_id[:12]}: its file could not be had, the page says why", style="red")
 
 
-def _costs(settings: Settings, batch: str) -> BatchCost | None:
+def _cost(settings: Settings, batch: str) -> BatchCost | None:
     """What the catalog says that the batch took; None, and a line that says so, when it does not answer."""
     from magi2.catalog import catalog_url, open_catalog
     from magi2.cost import BatchCost, Price

@@ -43,20 +43,21 @@ class Exported:
 
 
 def export_report(
-    store: ArtifactStore, batch_id: str, folder: Path, *, clips: ClipFiles, costs: BatchCost | None = None
+    store: ArtifactStore, batch_id: str, folder: Path, *, clips: ClipFiles, cost: BatchCost | None = None
 ) -> Exported:
     """Write the batch's report to `folder`, or bring the one that is there up to date.
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
-    `LINKS_LAST`), or nothing. Raises: InputError for an unknown batch, or a folder that holds anything else.
+    `LINKS_LAST`), or nothing; `cost` is what the catalog knows of the batch.
+    Raises: InputError for an unknown batch, or a folder that holds anything else.
     """
-    shared = share(store, batch_id, costs)
+    shared = share(store, batch_id, cost)
     _take(folder, batch_id)
     with_files = tuple(_with_files(clip, store, folder, clips) for clip in shared.clips)
     shared = replace(shared, clips=with_files)
     _remove_others(folder, with_files)
     content = json.dumps(shared.to_json(), ensure_ascii=False, indent=1, sort_keys=True)
-    _write(folder / CSV_FILE, to_csv(with_files))
+    _write(folder / CSV_FILE, to_csv(shared))
     _write(folder / PAGE, to_page(shared))
     _write(folder / JSON_FILE, content + "\n")
     missing = (clip.reported.clip_id for clip in with_files if clip.missing)

@@ -12,10 +12,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, tostring
 
-from magi2.cost import Price
+from magi2.cost import amount_text
 from magi2.plain import duration, plain
-from magi2.report.shared import STAGE_COLUMNS, SharedClip, SharedReport, stage_rows
+from magi2.report.records import Report
+from magi2.report.shared import SharedClip, SharedReport
 
+UNRENDERED = {
+    "failed": "Failures",
+    "over_budget": "Not rendered: the budget was spent",
+    "cancelled": "Not rendered: cancelled",
+}
+"""The lists whose clips have a reason."""
 TITLES = {
     "flagged": "Flagged: finished, but not to be called good",
     "done": "Done",
@@ -66,16 +73,16 @@ def _body(shared: SharedReport) -> Iterator[Element]:
     yield _node("p", _text(facts), class_="facts")
     if not shared.is_final:
         yield _node("p", "This batch has not ended: what is not finished stands among the failures.", class_="note")
-    yield _figures(shared)
-    yield from _failures(shared)
+    yield _figures(report)
+    for state, title in UNRENDERED.items():
+        yield from _unrendered(title, [clip for clip in shared.clips if clip.state == state])
     for state in TITLES:
         yield from _clips(state, [clip for clip in shared.clips if clip.state == state])
-    yield from _stages(shared)
+    yield from _stages(report)
     yield _node("footer", "The same in ", _link("report.json"), " and ", _link("clips.csv"), ".")
 
 
-def _figures(shared: SharedReport) -> Element:
-    report, costs = shared.report, shared.costs
+def _figures(report: Report) -> Element:
     figures = [
         ("done", str(len(report.done))),
         ("finished before", str(len(report.skipped))),
@@ -83,16 +90,18 @@ def _figures(shared: SharedReport) -> Element:
         (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
         ("from start to end", duration(report.seconds)),
     ]
-    if costs is not None:
-        figures.append(("on accelerators", duration(costs.accelerator_seconds)))
-        if costs.price and costs.total is not None:
-            figures.append(("cost", costs.price.text(costs.total)))
+    figures += [("over budget", str(len(report.over_budget)))] if report.over_budget else []
+    figures += [("cancelled", str(len(report.cancelled)))] if report.cancelled else []
+    if report.accelerator_seconds is not None:
+        figures.append(("on accelerators", duration(report.accelerator_seconds)))
+    if report.cost is not None:
+        budget = f", of {_money(report, report.budget)}" if report.budget is not None else ""
+        figures.append((f"cost{budget}", _money(report, report.cost)))
     tiles = (_node("div", _node("dd", value), _node("dt", label)) for label, value in figures)
     return _node("dl", *tiles, class_="figures")
 
 
-def _failures(shared: SharedReport) -> Iterator[Element]:
-    failed = [clip for clip in shared.clips if clip.state == "failed"]
+def _unrendered(title: str, clips: Sequence[SharedClip]) -> Iterator[Element]:
     rows: list[list[Child]] = [
         [
             _node("code", (clip.reported.clip_id or "")[:12]),
@@ -101,27 +110,29 @@ def _failures(shared: SharedReport) -> Iterator[Element]:
             _text(clip.reported.reason or ""),
             _text(clip.reported.prompt),
         ]
-        for clip in failed
+        for clip in clips
     ]
     if rows:
-        yield _node("h2", "Failures")
+        yield _node("h2", title)
         yield _table(("clip", "name", "stage", "reason", "prompt"), rows)
 
 
-def _stages(shared: SharedReport) -> Iterator[Element]:
-    price = shared.costs.price if shared.costs else None
-    rows = stage_rows(shared)
-    columns = [name for name in STAGE_COLUMNS if any(row[name] is not None for row in rows)]
+def _stages(report: Report) -> Iterator[Element]:
+    header = ["stage", "computed", "reused", "failed", "seconds"]
+    header += ["accelerator-seconds"] if report.accelerator_seconds is not None else []
+    header += ["cost"] if report.cost is not None else []
+    rows = []
+    for stage, count in report.stages.items():
+        figures = [str(count.computed), str(count.reused), str(count.failed), f"{count.seconds:,.1f}"]
+        costs = [f"{count.accelerator_seconds:,.1f}", _money(report, count.cost)]
+        rows.append([stage, *figures, *costs][: len(header)])
     if rows:
         yield _node("h2", "Stages")
-        header = [name.replace("_", "-") for name in columns]
-        yield _table(header, [[_figure(name, row[name], price) for name in columns] for row in rows], numbers_from=1)
+        yield _table(header, rows, numbers_from=1)
 
 
-def _figure(column: str, value: object, price: Price | None) -> str:
-    if isinstance(value, float):
-        return price.text(value) if column == "cost" and price else f"{value:,.1f}"
-    return "" if value is None else str(value)
+def _money(report: Report, amount: float | None) -> str:
+    return "" if amount is None else amount_text(amount, report.currency or "")
 
 
 def _clips(state: str, clips: Sequence[SharedClip]) -> Iterator[Element]:
@@ -153,7 +164,8 @@ def _whole(clip: SharedClip) -> Iterator[Element]:
     facts += [("tags", ", ".join(clip.tags))] if clip.tags else []
     facts += [("flags", ", ".join(reported.flags))] if reported.flags else []
     facts += [(name, f"{each.state}, {each.seconds:.1f} s") for name, each in reported.stages.items()]
-    facts += [("on accelerators", duration(clip.accelerator_seconds))] if clip.accelerator_seconds else []
+    if reported.accelerator_seconds:
+        facts.append(("on accelerators", duration(reported.accelerator_seconds)))
     rows = [_node("tr", _node("th", label), _node("td", _text(value))) for label, value in facts]
     yield _node("div", _node("p", _text(clip.prompt), class_="prompt"), _node("table", *rows))
 

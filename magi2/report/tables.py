@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from magi2.plain import plain
-from magi2.report.shared import SharedClip
+from magi2.report.shared import SharedClip, SharedReport
 from magi2.types import StageName
 
 STAGES = tuple(stage.value for stage in StageName if stage is not StageName.NEGATIVE)
@@ -19,24 +19,26 @@ COLUMNS: Sequence[str] = (
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
-def to_csv(clips: Sequence[SharedClip]) -> str:
-    """One row for each clip, UTF-8 with a mark that spreadsheets look for."""
+def to_csv(shared: SharedReport) -> str:
+    """One row for each clip, UTF-8 with a mark that spreadsheets look for; what nobody knows is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(COLUMNS)
-    writer.writerows([_cell(value) for value in _values(clip)] for clip in clips)
+    is_known = shared.report.accelerator_seconds is not None
+    writer.writerows([_cell(value) for value in _values(clip, is_known)] for clip in shared.clips)
     return "\ufeff" + text.getvalue()
 
 
-def _values(clip: SharedClip) -> list[object]:
+def _values(clip: SharedClip, is_cost_known: bool) -> list[object]:
     reported, stages = clip.reported, clip.reported.stages
     texts = (", ".join(reported.names), clip.state, reported.profile, reported.seed, ", ".join(clip.tags))
     outcome = (", ".join(reported.flags), reported.stage, reported.error_code, reported.reason)
     seconds = (stages[stage].seconds if stage in stages else None for stage in STAGES)
     files = (clip.video, clip.poster, clip.missing)
+    accelerator_seconds = reported.accelerator_seconds if is_cost_known else None
     return [
         *(reported.clip_id, *texts, *outcome, *seconds),
-        *(clip.seconds, clip.accelerator_seconds, clip.cost, *files, clip.prompt),
+        *(clip.seconds, accelerator_seconds, reported.cost, *files, clip.prompt),
     ]
 
 

@@ -38,6 +38,8 @@ def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
         "clips_flagged": 1,
         "clips_failed": 2,
         "clips_skipped": 0,
+        "clips_over_budget": 0,
+        "clips_cancelled": 0,
         # six stages, five without refiner; one is reused and the failed clip came to its third
         "stages_computed": 5 + 5 + 4 + 1,
         "stages_reused": 4,

@@ -19,8 +19,8 @@ from magi2.artifacts.s3 import S3Store
 from magi2.artifacts.store import ArtifactStore
 from magi2.batch import BadRow
 from magi2.cost import BatchCost, Price
-from magi2.errors import ImageError, InputError
-from magi2.report import build_report, save_report
+from magi2.errors import BudgetSpentError, ImageError, InputError
+from magi2.report import build_report, save_failure, save_report
 from magi2.report.export import export_report
 from magi2.types import Clip, StageName
 
@@ -80,8 +80,8 @@ def test_json_and_csv_say_the_same_as_the_page(store: LocalStore, tmp_path: Path
     clips = [clip(1), clip(2)]
     plan = rendered(store, clips)
     seconds = dict.fromkeys((each.clip_id for each in clips), 1800.0)
-    costs = BatchCost(Price(2.0, "EUR"), seconds, {StageName.PREVIEW: 3600.0})
-    export_report(store, plan.batch_id, tmp_path / "out", clips="copy", costs=costs)
+    cost = BatchCost(Price(2.0, "EUR"), seconds, {StageName.PREVIEW: 3600.0})
+    export_report(store, plan.batch_id, tmp_path / "out", clips="copy", cost=cost)
     content = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (content["cost"], content["currency"], content["accelerator_seconds"]) == (2.0, "EUR", 3600.0)
     assert [(each["video"], each["cost"], each["seconds"]) for each in content["done"]] == [
@@ -217,6 +217,16 @@ def test_clips_finished_before_and_refused_rows_are_shown(store: LocalStore, tmp
     words = Page(tmp_path / "out" / "index.html").words
     assert "Finished before this run (1)" in words and "row 7" in words and "the prompt is empty" in words
     assert [row["state"] for row in rows_of(tmp_path / "out")] == ["failed", "skipped"]
+
+
+def test_clips_that_were_not_rendered_for_lack_of_budget_are_no_failures(store: LocalStore, tmp_path: Path) -> None:
+    plan = planned(store, [clip(1), clip(2)])
+    save_failure(store, plan.batch_id, 0, StageName.ENHANCE, BudgetSpentError("the budget of 5.00 EUR is spent"))
+    cost = BatchCost(Price(2.0, "EUR"), {}, {StageName.PREVIEW: 9000.0})
+    export_report(store, plan.batch_id, tmp_path / "out", clips="none", cost=cost)
+    words = Page(tmp_path / "out" / "index.html").words
+    assert "Not rendered: the budget was spent" in words and "Failures" not in words and "5.00 EUR" in words
+    assert [row["state"] for row in rows_of(tmp_path / "out")] == ["over_budget", "over_budget"]
 
 
 def test_an_unknown_batch_makes_no_folder(store: LocalStore, tmp_path: Path) -> None:
