@@ -38,7 +38,7 @@ def device() -> torch.device:
     return device
 
 
-class _NoDeviceRead(TorchDispatchMode):
+class NoDeviceRead(TorchDispatchMode):
     """Refuses every operation that would make the host wait for an accelerator."""
 
     waiting = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount", "_unique2")
@@ -59,7 +59,7 @@ def no_host_sync(device: torch.device) -> Callable[[], AbstractContextManager[No
     @contextmanager
     def refuse() -> Iterator[None]:
         if device.type != "cuda":
-            with _NoDeviceRead():
+            with NoDeviceRead():
                 yield
             return
         torch.cuda.set_sync_debug_mode("error")

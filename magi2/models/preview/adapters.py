@@ -26,7 +26,9 @@ class Rope(nn.Module):
         super().__init__()
         count = head_dim // 8
         self.bands: Tensor
-        self.register_buffer("bands", _BAND_BASE ** (-torch.arange(count, dtype=torch.float32) / count))
+        # On the CPU even when the model is built on no device: there, `arange` imports torch's compiler for seconds.
+        steps = torch.arange(count, dtype=torch.float32, device="cpu")
+        self.register_buffer("bands", _BAND_BASE ** (-steps / count))
 
 
 class PreAdapter(nn.Module):

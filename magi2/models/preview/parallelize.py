@@ -35,14 +35,13 @@ from magi2.models.preview.layout import (
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import ExpertRun, HeldExperts, LocalRun, PreviewOps
+from magi2.models.preview.traffic import VELOCITIES
 from magi2.parallel.buffers import Buffers
 from magi2.parallel.collectives import even_split, starts
 from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ModelHeads, check_heads
 from magi2.parallel.mesh import Mesh
 from magi2.parallel.ulysses import HeadExchange
-
-VELOCITIES = "velocities"
 
 
 def model_heads(config: PreviewConfig) -> ModelHeads:

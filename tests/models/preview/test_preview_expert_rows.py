@@ -1,0 +1,87 @@
+"""What one rank reads of the checkpoint, and the published slices for comparison."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from preview_goldens import CHECKPOINT, golden_json, tiny_config
+from torch import Tensor
+
+from magi2.errors import CheckpointError
+from magi2.models.checkpoint import SafetensorsFolder
+from magi2.models.preview.expert_rows import RankSource, padded_slice
+from magi2.models.preview.expert_share import expert_share
+from magi2.models.preview.state_dict import load_preview
+from magi2.parallel.mesh import Mesh
+
+PREFIX = "block.layers.1.mlp.moe_mlp"
+SLICES = golden_json("tiny_checkpoint_ep_slices")["slices"]
+
+
+@pytest.mark.parametrize("case", SLICES)
+def test_padded_slices_are_the_published_ones(case: str) -> None:
+    wanted, (size, rank) = SLICES[case], case.removeprefix("ep").split("_rank")
+    slice_ = padded_slice(2, 8, rank=int(rank), size=int(size))
+    folder = SafetensorsFolder(CHECKPOINT)
+    sums = [
+        float(slice_.cut(folder.read(f"{PREFIX}.{name}")).double().sum())
+        # The published loader puts the moving average in the bias's place.
+        for name in ("W_gate", "router.expert_bias_ema")
+    ]
+    assert [*slice_, slice_.computes] == [
+        wanted[name] for name in ("local_heads", "rows", "first_row", "real_rows", "computes")
+    ]
+    assert sums == pytest.approx([wanted["W_gate_sum"], wanted["expert_bias_sum"]], abs=1e-6)
+
+
+def source(rank: int, size: int, *, num_heads: int = 2) -> RankSource:
+    share = expert_share(num_heads, 8, rank=rank, size=size)
+    return RankSource(SafetensorsFolder(CHECKPOINT), share, num_heads, Mesh.single(torch.device("cpu")))
+
+
+def test_ranks_together_read_every_expert_once() -> None:
+    whole, parts = SafetensorsFolder(CHECKPOINT), [source(rank, 4) for rank in range(4)]
+    for name in ("W_gate", "W_up", "W_down"):
+        stored = whole.read(f"{PREFIX}.{name}")
+        assert torch.equal(torch.cat([part.read(f"{PREFIX}.{name}") for part in parts]), stored)
+        assert parts[1].shape(f"{PREFIX}.{name}") == (4, *stored.shape[1:])
+    for rank, part in enumerate(parts):
+        head = slice(rank // 2 * 8, rank // 2 * 8 + 8)
+        assert torch.equal(part.read(f"{PREFIX}.gate"), whole.read(f"{PREFIX}.gate")[head])
+        norm = "block.layers.1.mlp.pre_norm.weight"
+        assert torch.equal(part.read(norm), whole.read(norm))
+
+
+def test_ranks_read_in_one_order() -> None:
+    assert source(0, 4).names() == source(3, 4).names() == SafetensorsFolder(CHECKPOINT).names()
+
+
+def test_experts_of_another_architecture_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"W_gate: 16 experts, the model wants 24"):
+        source(0, 2, num_heads=3).read(f"{PREFIX}.W_gate")
+
+
+def test_a_mesh_of_one_rank_loads_the_plain_model() -> None:
+    plain = load_preview(CHECKPOINT, tiny_config(), mesh=Mesh.single(torch.device("cpu")))
+    assert type(plain).__name__ == "PreviewModel"
+
+
+def test_a_rank_reads_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it hold more: what it reads goes to its place before the next tensor is read."""
+    part, whole = source(1, 4), SafetensorsFolder(CHECKPOINT)
+    read: dict[str, int] = {}
+    original = SafetensorsFolder.read_rows
+
+    def read_rows(folder: SafetensorsFolder, name: str, rows: range) -> Tensor:
+        tensor = original(folder, name, rows)
+        read[name] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    monkeypatch.setattr(SafetensorsFolder, "read_rows", read_rows)
+    for name in part.names():
+        part.read(name)
+    experts = [name for name in whole.names() if name.endswith(("W_gate", "W_up", "W_down"))]
+    assert len(experts) == 6
+    for name in experts:
+        stored = whole.read(name)
+        assert read[name] == stored.untyped_storage().nbytes() // 4, name

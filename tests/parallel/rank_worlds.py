@@ -1,0 +1,178 @@
+"""Ranks of the tests: `python rank_worlds.py FOLDER` runs 2, 4 and 8 gloo ranks and leaves what each found as JSON.
+
+One process imports and computes what one rank gives; the ranks of each world are forked from it, one world after the
+other, and run all their cases. `tests` and `tests/models/preview` must be on the path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from conftest import NoDeviceRead
+from preview_goldens import CHECKPOINT, DTYPES, conditioning, load_golden, relative_l2, tiny_config
+from safetensors.torch import save_file
+from torch import Tensor
+
+from magi2.models.preview.conditioning import Conditioning, ReferenceImage
+from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.parallelize import ParallelPreview, RankLayout
+from magi2.models.preview.state_dict import init_random_, load_preview
+from magi2.models.preview.traffic import step_traffic
+from magi2.parallel.buffers import Buffers
+from magi2.parallel.expert_exchange import ExpertExchange, Places
+from magi2.parallel.layout import ParallelLayout
+from magi2.parallel.mesh import Mesh
+from magi2.parallel.ulysses import HeadExchange
+
+TESTS = Path(__file__).parents[1]
+# The first layout of each world runs twice, to see that a run repeats.
+WORLDS = {
+    2: ("sp2", "sp2.ep1", "sp1.cfg2", "sp1.cfg2.ep2"),
+    4: ("sp4", "sp4.ep2", "sp2.cfg2", "sp2.cfg2.ep4"),
+    8: ("sp8.ep8", "sp8.ep4", "sp4.cfg2.ep4", "sp4.cfg2.ep8"),
+}
+GOLDEN_LAYOUTS = {2: "sp2", 4: "sp4", 8: "sp4.cfg2"}
+LATENTS, AUDIO, TEXT, NEGATIVE = (3, 5, 5), 13, 7, 12  # 95 and 100 tokens, with an image 102 and 107: nothing divides
+TIMESTEP = 417
+
+
+def config() -> PreviewConfig:
+    """Twelve MoE heads and eight attention heads, as the tiny profile has."""
+    fields = json.loads((TESTS.parent / "configs" / "models" / "preview_tiny.json").read_text())
+    return preview_config_from_dict(fields, fields.pop("data_proxy", {}))
+
+
+def clip(shape: PreviewConfig) -> tuple[Tensor, Tensor, Conditioning]:
+    generator = torch.Generator().manual_seed(11)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator)
+
+    image = ReferenceImage(draw(1, shape.video_in_channels, 1, 2, 3), draw(shape.text_in_channels))
+    texts = draw(1, TEXT, shape.text_in_channels), draw(1, NEGATIVE, shape.text_in_channels)
+    video = draw(1, shape.video_in_channels, *LATENTS)
+    return video, draw(1, AUDIO, shape.audio_in_channels), Conditioning(*texts, (image,))
+
+
+@torch.no_grad()
+def velocities(model: PreviewModel, *, guard: Any = None) -> tuple[Tensor, Tensor]:
+    video, audio, inputs = clip(model.config)
+    layout = model.prepare(LATENTS, AUDIO, inputs)
+    with guard or nullcontext():
+        pair: tuple[Tensor, Tensor] = model(video, audio, torch.tensor(TIMESTEP), layout)
+    return pair
+
+
+def digest(pair: tuple[Tensor, Tensor]) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in pair)).hexdigest()
+
+
+def model_case(folder: Path, name: str, dtype: str, expected: tuple[Tensor, Tensor], *, again: bool) -> dict[str, Any]:
+    mesh = Mesh.create(ParallelLayout.parse(name), torch.device("cpu"))
+    model = load_preview(folder, config(), compute_dtype=DTYPES[dtype], mesh=mesh)
+    assert isinstance(model, ParallelPreview)
+    mesh.meter.start()
+    pair = velocities(model, guard=NoDeviceRead())
+    exposed_s, sent = mesh.meter.exposed_s(), dict(mesh.meter.sent_bytes)
+    layout = model.prepare(LATENTS, AUDIO, clip(model.config)[2])
+    assert isinstance(layout, RankLayout)
+    latents = tuple(zip(layout.video_counts, layout.audio_counts, strict=True))
+    formula = step_traffic(
+        model.config, mesh.layout, layout.token_counts, latents, rank=mesh.rank, itemsize=DTYPES[dtype].itemsize
+    )
+    return {
+        "errors": [relative_l2(got, want) for got, want in zip(pair, expected, strict=True)],
+        "digests": [digest(pair)] + ([digest(velocities(model))] if again else []),
+        "sent_bytes": sent,
+        "formula_bytes": {kind: size for kind, size in formula.items() if size},
+        "exposed_s": exposed_s,
+        "token_counts": layout.token_counts,
+        "held_bytes": sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
+    }
+
+
+@torch.no_grad()
+def golden_case(name: str) -> list[float]:
+    mesh = Mesh.create(ParallelLayout.parse(name), torch.device("cpu"))
+    model = load_preview(CHECKPOINT, tiny_config(), compute_dtype=torch.float32, mesh=mesh)
+    stored = load_golden("model_forward")
+    layout = model.prepare((3, 4, 6), 20, conditioning("i2v"))
+    pair = model(stored["latent"], stored["audio_latent"], torch.tensor(TIMESTEP), layout)
+    return [
+        relative_l2(got, stored[f"i2v.t417.fp32.{kind}"]) for got, kind in zip(pair, ("video", "audio"), strict=True)
+    ]
+
+
+def published_layout_case(rank: int) -> dict[str, bool]:
+    """The exchanges of four ranks, against the published primitives'."""
+    stored, lengths = load_golden("parallel_layout"), (3, 3, 2, 2)
+    mesh = Mesh.create(ParallelLayout.parse("sp4"), torch.device("cpu"))
+    exchange, own = HeadExchange(mesh.cp, Buffers()), slice(sum(lengths[:rank]), sum(lengths[: rank + 1]))
+    outbox = exchange.outbox(lengths[rank], 4, 3, stored["full"])
+    for kind, block in (("full", slice(0, 2)), ("kv_full", slice(2, 3)), ("kv_full", slice(3, 4))):
+        outbox[:, :, block] = stored[kind][own].view(lengths[rank], 4, -1, 3).transpose(0, 1)
+    heads = exchange.to_heads(outbox, lengths)
+    home = exchange.to_tokens(heads[:, :2].contiguous(), lengths)
+    tokens = []
+    run = ExpertExchange(mesh.ep, Places(8, 4), Buffers()).start(
+        stored[f"rank{rank}.ep_local"], (2, 2, 2, 2), lambda arrived: tokens.append(arrived.clone()) or 2 * arrived
+    )
+    run.compute()
+    return {
+        "queries": torch.equal(heads[:, :2], stored[f"rank{rank}.cp_after_all_to_all_q"]),
+        "keys": torch.equal(heads[:, 2:3], stored[f"rank{rank}.cp_after_all_to_all_k"]),
+        "home": torch.equal(home.transpose(0, 1).flatten(1, 2), stored[f"rank{rank}.cp_local"]),
+        "experts": torch.equal(tokens[0], stored[f"rank{rank}.ep_after_dispatch"]),
+        "results": torch.equal(run.result(), 2 * stored[f"rank{rank}.ep_local"]),
+    }
+
+
+def rank_main(rank: int, world: int, folder: Path, expected: dict[str, tuple[Tensor, Tensor]]) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet{world}", rank=rank, world_size=world)
+    found: dict[str, Any] = {"models": {}}
+    for name in WORLDS[world]:
+        for dtype in DTYPES:
+            again = name == WORLDS[world][0]
+            found["models"][f"{name} {dtype}"] = model_case(folder, name, dtype, expected[dtype], again=again)
+    found["golden"] = golden_case(GOLDEN_LAYOUTS[world])
+    if world == 4:
+        found["published_layout"] = published_layout_case(rank)
+    (folder / f"world{world}-rank{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    model = PreviewModel(config(), compute_dtype=torch.float32)
+    init_random_(model, torch.Generator().manual_seed(3))
+    tensors = {
+        name: value.bfloat16() if name.endswith(("W_gate", "W_up", "W_down")) else value
+        for name, value in model.state_dict().items()
+    }
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors")
+    expected = {dtype: velocities(load_preview(folder, config(), compute_dtype=DTYPES[dtype])) for dtype in DTYPES}
+    (folder / "single.json").write_text(json.dumps({dtype: digest(pair) for dtype, pair in expected.items()}))
+    for world in WORLDS:
+        began = time.monotonic()
+        torch.multiprocessing.start_processes(
+            rank_main, args=(world, folder, expected), nprocs=world, start_method="fork"
+        )
+        sys.stderr.write(f"{world} ranks: {time.monotonic() - began:.1f} s\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
