@@ -9,6 +9,7 @@ import { act } from "./server.js";
 export const Notify = createContext(() => {});
 
 const STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux"];
+const FROM = [["", "what is missing"], ...STAGES.map((stage) => [stage, `everything from ${stage} on`])];
 
 /** All that can be done to a batch as a whole. */
 export function BatchActions({ batch }) {
@@ -102,16 +103,19 @@ export function RerunClip({ batchId, clip }) {
 }
 
 function failedChoice(batch) {
-  return batch.clips.failed ? [["failed", `the ${plural(batch.clips.failed, "clip")} that failed`]] : [];
+  return batch.clips.failed && !batch.is_live
+    ? [["failed", `the ${plural(batch.clips.failed, "clip")} that failed`]]
+    : [];
 }
 
 function RerunDialog({ name, batch, choices }) {
-  const [only, setOnly] = useState(choices[0][0]);
-  const [stage, setStage] = useState("enhance");
+  const [wanted, setWanted] = useState(choices[0][0]);
+  const [only, words] = choices.find(([value]) => value === wanted) ?? choices[0];
+  const [stage, setStage] = useState("");
   const [overrides, setOverrides] = useState("");
   const isClip = only !== "all" && only !== "failed";
   const body = {
-    from_stage: stage,
+    from_stage: stage || null,
     only: isClip ? [only] : only,
     overrides: overrides
       .split("\n")
@@ -121,21 +125,20 @@ function RerunDialog({ name, batch, choices }) {
   return h(
     Action,
     { name, path: `batches/${batch.batch_id}/rerun`, body, confirm: "Start the run", done: "Run started" },
-    h("p", null, `A new run in Airflow renders ${choices.find(([value]) => value === only)[1]}. ${consequence(body)}`),
+    h("p", null, `A new run in Airflow renders ${words}. ${consequence(body)}`),
     choices.length > 1 &&
       h(Labelled, {
         label: "Clips",
         as: "select",
         options: choices,
-        field: { value: only, onChange: (event) => setOnly(event.target.value) },
+        field: { value: only, onChange: (event) => setWanted(event.target.value) },
       }),
-    only !== "failed" &&
-      h(Labelled, {
-        label: "From stage",
-        as: "select",
-        options: STAGES.map((each) => [each, each]),
-        field: { value: stage, onChange: (event) => setStage(event.target.value) },
-      }),
+    h(Labelled, {
+      label: "Make",
+      as: "select",
+      options: FROM,
+      field: { value: stage, onChange: (event) => setStage(event.target.value) },
+    }),
     h(Labelled, {
       label: "Changed settings, one a line",
       as: "textarea",
@@ -150,10 +153,11 @@ function RerunDialog({ name, batch, choices }) {
   );
 }
 
-function consequence({ only, from_stage: stage, overrides }) {
-  if (overrides.length) return "What the changed settings do not touch is taken from the store.";
-  if (only === "failed") return "What is finished is taken from the store.";
-  return `Every stage from ${stage} on is made again and compared with what is stored.`;
+function consequence({ from_stage: stage, overrides }) {
+  const touched = "Only what the changed settings touch is made; the rest is taken from the store.";
+  if (overrides.length) return stage ? `${touched} It is refused if they touch a stage before ${stage}.` : touched;
+  if (stage) return `Every stage from ${stage} on is made again and compared with what is stored.`;
+  return "Only what is missing is made; what is finished is taken from the store.";
 }
 
 function Labelled({ label, as = "input", options, field }) {

@@ -97,7 +97,7 @@ function Failures({ batch, route, mayAct }) {
           groups.map((group, at) => h(Group, { key: at, group, route })),
         ),
         total > groups.length && h("p", { className: "quiet" }, `and ${plural(total - groups.length, "other reason")}`),
-        mayAct && h("div", null, h(RerunFailed, { batch })),
+        mayAct && !batch.is_live && h("div", null, h(RerunFailed, { batch })),
       ),
     ),
   );

@@ -2,7 +2,7 @@
 import { RerunClip } from "./actions.js";
 import { clipName, duration, money } from "./format.js";
 import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
-import { h } from "./react.js";
+import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
 import { useServer } from "./server.js";
 import { Timeline } from "./timeline.js";
@@ -133,10 +133,11 @@ function Origin({ clip, currency }) {
 }
 
 function FigureImage({ figure }) {
+  const [isGone, setGone] = useState(false);
   const label = `Figure ${figure.number}`;
-  return figure.image
-    ? h("a", { href: figure.image }, h("img", { src: figure.image, alt: label, loading: "lazy" }))
-    : h("span", { className: "quiet" }, `${label} is no longer stored`);
+  if (isGone) return h("span", { className: "quiet" }, `${label} is no longer stored`);
+  const image = h("img", { src: figure.image, alt: label, loading: "lazy", onError: () => setGone(true) });
+  return h("a", { href: figure.image }, image);
 }
 
 /** The same prompt under other profiles or seeds, each of which can be set beside this clip. */

@@ -145,7 +145,7 @@ export function Json({ title, value }) {
 /** The heading of a page; it takes the focus when one comes here from another page, so that it is read out. */
 export function Heading({ children, isFirst }) {
   const heading = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isFirst) return;
     toTop(heading.current);
     heading.current.focus({ preventScroll: true });

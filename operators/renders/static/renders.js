@@ -6,7 +6,7 @@ import { Clip } from "./clip.js";
 import { Compare } from "./compare.js";
 import { clipName } from "./format.js";
 import { Answer, Said } from "./parts.js";
-import { Component, Fragment, h, useCallback, useEffect, useRef, useState } from "./react.js";
+import { Component, Fragment, h, useCallback, useEffect, useState } from "./react.js";
 import { Go, useRoute } from "./route.js";
 import { BASE, query, useServer } from "./server.js";
 
@@ -70,7 +70,7 @@ function TabContent({ route, lookup }) {
 /** `home` is the batch of a tab; there is no way from it to other batches' list. */
 function Shown({ route, home }) {
   const batchId = route.batch || home;
-  const isFirst = useIsFirst(`${batchId} ${route.clip} ${route.other}`);
+  const isFirst = isStillFirst(`${batchId} ${route.clip} ${route.other}`);
   const me = useServer("me");
   const batch = useServer(batchId && route.clip ? `batches/${batchId}` : null);
   const [notice, setNotice] = useState(null);
@@ -113,12 +113,17 @@ function Crumbs({ route, batch, batchId, home }) {
   );
 }
 
-/** Whether nobody has gone from page to page yet; until then the focus stays where it is. */
-function useIsFirst(place) {
-  const begun = useRef(place);
-  const isFirst = useRef(true);
-  if (begun.current !== place) isFirst.current = false;
-  return isFirst.current;
+let firstPlace = null;
+let hasMoved = false;
+
+/**
+ * Whether nobody has gone from page to page yet; until then the focus stays where it is.
+ * Kept outside the component, since Airflow mounts it anew once it is loaded.
+ */
+function isStillFirst(place) {
+  firstPlace ??= place;
+  hasMoved ||= place !== firstPlace;
+  return !hasMoved;
 }
 
 globalThis.Renders = Renders;

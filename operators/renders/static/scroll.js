@@ -1,5 +1,5 @@
 // Scrolling inside Airflow's layout, where not the window but some box of the page scrolls.
-import { useEffect } from "./react.js";
+import { useLayoutEffect } from "./react.js";
 
 const positions = new Map();
 
@@ -16,9 +16,9 @@ export function toTop(element) {
   (scroller(element) ?? window).scrollTo(0, 0);
 }
 
-/** Come back to where one had scrolled when the same thing was shown before. */
+/** Come back to where one had scrolled when the same thing was shown before, but after the heading went to the top. */
 export function useScrollMemory(box, name) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const scrolling = scroller(box.current) ?? document.scrollingElement;
     if (positions.has(name)) scrolling.scrollTop = positions.get(name);
     const keep = () => positions.set(name, scrolling.scrollTop);

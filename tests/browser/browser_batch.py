@@ -1,0 +1,102 @@
+"""A batch rendered for real on the tiny checkpoint and entered in store and catalog as a run would, without Airflow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from magi2.artifacts.address import open_store
+from magi2.artifacts.store import ArtifactStore
+from magi2.bookkeeping import Bookkeeper
+from magi2.config.settings import Settings
+from magi2.intake import plan_location
+from magi2.plan import BatchOptions, BatchPlan, Shard, save_plan
+from magi2.report import build_report, save_report
+from magi2.runtime.events import ClipFinished, error_text
+from magi2.runtime.job import StageJob
+from magi2.runtime.results import write_results
+from magi2.stages.prepare import prepare
+from magi2.stages.progress import StageResult
+from magi2.stages.recipes import stage_names
+from magi2.stages.render import run_stage
+
+SMALL = (
+    "preview.steps=1",
+    "preview.width=64",
+    "preview.height=32",
+    "text.use_negative_prompt=false",
+    "text.max_tokens=400",
+)
+MARKUP = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
+BACKWARDS = "\u202eexit eht ta nrut\u202c & <b>bold</b>"
+FOX = "a red fox trots over fresh snow"
+TOO_LONG = "over and over " * 715
+"""10,010 characters: more tokens than the encoder takes, so that this clip fails for a reason of its own."""
+
+ROWS: tuple[dict[str, Any], ...] = (
+    {"prompt": FOX, "seed": 7, "name": "fox", "tags": ["snow", "animals"]},
+    {"prompt": FOX, "seed": 8, "name": "fox-again", "tags": ["animals"]},
+    {"prompt": MARKUP, "seed": 1, "name": BACKWARDS, "tags": ["<i>tag</i>"]},
+    {"prompt": TOO_LONG, "seed": 1, "name": "endless"},
+)
+
+
+def render_batch(
+    path: Path, settings: Settings, *, run_id: str, profile: str = "tiny-preview", overrides: Sequence[str] = SMALL
+) -> str:
+    """Plan and render a batch file; the batch's id."""
+    store = open_store(settings.store)
+    plan = plan_location(
+        str(path),
+        settings=settings,
+        store=store,
+        profile=profile,
+        overrides=overrides,
+        options=BatchOptions(),
+        origin={"dag_id": "magi2_render_batch", "run_id": run_id, "requested_by": "ann"},
+    )
+    save_plan(plan, store)
+    books = Bookkeeper.of(settings, store)
+    books.planned(plan)
+    for shard in plan.shards:
+        _render_shard(plan, shard, settings, store, books)
+    report = build_report(store, plan.batch_id)
+    save_report(report, store)
+    books.reported(report)
+    return plan.batch_id
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
+    """A batch file of these rows."""
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def _render_shard(plan: BatchPlan, shard: Shard, settings: Settings, store: ArtifactStore, books: Bookkeeper) -> None:
+    context = prepare(shard.profile, settings, shard.clips)
+    clips = list(shard.clips)
+    for stage in stage_names(shard.profile):
+        job = StageJob(plan.batch_id, shard.number, stage, settings.store)
+        books.started(job, [clip.clip_id for clip in clips])
+        results = run_stage(context, stage, clips)
+        write_results(store, job, results)
+        for result in results:
+            books.heard(job, _event(result))
+        clips = [result.clip for result in results if result.error is None]
+
+
+def _event(result: StageResult) -> ClipFinished:
+    error = result.error
+    return ClipFinished(
+        clip_id=result.clip.clip_id,
+        state=result.state,
+        key=result.key,
+        seconds=result.seconds,
+        flags=result.flags,
+        error_code=error.code if error else None,
+        error=error_text(error) if error else None,
+        peak_memory_bytes=1 << 30,
+        accelerator_seconds=result.seconds,
+    )

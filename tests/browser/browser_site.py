@@ -1,0 +1,132 @@
+"""An Airflow API server over a catalog and a store with three batches, and who may log in to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from browser_batch import render_batch, write_rows
+from local_airflow import LocalAirflow
+
+from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, catalog_url, open_catalog
+from magi2.catalog.clips import ClipQuery
+from magi2.config.settings import Settings
+from magi2.types import Clip, StageName
+
+DAG_ID = "magi2_render_batch"
+PASSWORDS = {"ann": "ann's word", "vic": "vic's word"}
+NIGHT_RUN, LIVE_RUN = "manual__night", "manual__live"
+LIVE, WATCHED, MANY = "1" * 16, "2" * 16, "5" * 16
+MANY_CLIPS = 5000
+PROFILE = "0" * 64
+
+
+@dataclass
+class BrowserSite:
+    """What the tests know of the deployment behind the page. Everybody logs in; ann is an admin, vic a viewer."""
+
+    airflow: LocalAirflow
+    settings: Settings
+    night: str = ""
+    """The rendered batch: a fox twice, a hostile prompt, and an endless one that failed."""
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        return open_catalog(catalog_url(self.settings))
+
+    @classmethod
+    def at(cls, folder: Path, checkpoint: Path) -> BrowserSite:
+        """A deployment in a folder; nothing of it runs yet."""
+        settings = Settings(ckpt_root=checkpoint, store=str(folder / "store"), price_per_accelerator_hour=2.5)
+        home = folder / "airflow"
+        home.mkdir()
+        passwords = home / "passwords.json"
+        passwords.write_text(json.dumps(PASSWORDS))
+        environment = {
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ann:admin,vic:viewer",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            "MAGI2_CKPT_ROOT": str(checkpoint),
+            "MAGI2_STORE": settings.store,
+            "MAGI2_PRICE_PER_ACCELERATOR_HOUR": "2.5",
+        }
+        return cls(LocalAirflow(home, environment=environment), settings)
+
+    def fill(self, folder: Path) -> None:
+        """Render the night's batch, and enter two running ones and a large one that only the catalog knows."""
+        self.night = render_batch(write_rows(folder / "night.jsonl"), self.settings, run_id=NIGHT_RUN)
+        for batch_id, name, run_id in ((LIVE, "live", LIVE_RUN), (WATCHED, "watched", None)):
+            self._enter(batch_id, name, 3, run_id)
+            self.catalog.batches.mark(batch_id, BatchState.RUNNING)
+        self._enter(MANY, "many", MANY_CLIPS, None)
+        self.catalog.batches.mark(MANY, BatchState.CANCELLED)
+
+    def _enter(self, batch_id: str, name: str, clips: int, run_id: str | None) -> None:
+        origin = {"dag_id": DAG_ID if run_id else None, "run_id": run_id}
+        batch = NewBatch(batch_id=batch_id, name=name, source="x.jsonl", clips_total=clips, **origin)
+        self.catalog.batches.create(batch, {PROFILE: {"refiner": None}})
+        self.catalog.clips.add(batch_id, (PlannedClip(clip(number), 0) for number in range(clips)))
+
+    def start(self) -> None:
+        """Bring the server up, with our DAGs and two runs; no scheduler, so that runs are only ever queued."""
+        self.airflow.airflow("db", "migrate")
+        self.airflow.airflow("dags", "reserialize")
+        self.airflow.start("api-server")
+        self.airflow.wait_for(self._is_up, 120, "the API server")
+        for run_id in (NIGHT_RUN, LIVE_RUN):
+            body = {"logical_date": None, "dag_run_id": run_id, "conf": {"batch": "x.jsonl"}}
+            self.request("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body)
+
+    def _is_up(self) -> bool:
+        try:
+            return bool(self.airflow.request("GET", "/api/v2/monitor/health"))
+        except OSError:
+            return False
+
+    def token(self, user: str) -> str:
+        """What stands for the user in a cookie or header."""
+        body = {"username": user, "password": PASSWORDS[user]}
+        return str(self.airflow.request("POST", "/auth/token", body)["access_token"])
+
+    @cached_property
+    def _admin(self) -> str:
+        return self.token("ann")
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """JSON from the server, as ann."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._admin}"}
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(self.airflow.url + path, data, headers, method=method), timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Airflow's runs of our DAG, the newest first."""
+        found: list[dict[str, Any]] = self.request("GET", f"/api/v2/dags/{DAG_ID}/dagRuns?order_by=-id")["dag_runs"]
+        return found
+
+    def run_state(self, run_id: str) -> str:
+        """A run's state in Airflow."""
+        return str(self.request("GET", f"/api/v2/dags/{DAG_ID}/dagRuns/{quote(run_id)}")["state"])
+
+    def clip_id(self, name: str) -> str:
+        """The id of a clip of the night's batch."""
+        page = self.catalog.clips.search(ClipQuery(batch_id=self.night, text=name))
+        return next(record.clip_id for record in page.rows if name in record.clip.names)
+
+    def fail_a_watched_clip(self) -> None:
+        """What a stage would enter when a clip of the watched batch fails."""
+        clip_id = clip(0).clip_id
+        self.catalog.clips.mark(WATCHED, [clip_id], ClipState.RUNNING)
+        failure = {"failed_stage": StageName.PREVIEW, "reason": "not enough memory"}
+        self.catalog.clips.mark(WATCHED, [clip_id], ClipState.FAILED, **failure)
+
+
+def clip(number: int) -> Clip:
+    """A clip that nobody renders."""
+    return Clip(f"prompt {number}", number, "tiny", PROFILE, names=(f"clip-{number:04}",))

@@ -1,0 +1,49 @@
+"""One Airflow API server and one Chromium for all tests of this folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from browser_page import Page, open_chromium
+from browser_site import BrowserSite
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[webdriver.Chrome]:
+    chromium = open_chromium()
+    yield chromium
+    chromium.quit()
+
+
+@pytest.fixture(scope="session")
+def site(
+    chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
+) -> Iterator[BrowserSite]:
+    folder = tmp_path_factory.mktemp("browser")
+    site = BrowserSite.at(folder, tiny_checkpoint)
+    try:
+        with ThreadPoolExecutor(1) as helper:
+            filled = helper.submit(site.fill, folder)
+            site.start()  # here, since the server ends with the thread that started it
+            filled.result()
+        yield site
+    finally:
+        site.airflow.stop()
+        site.catalog.close()
+
+
+@pytest.fixture
+def page(chromium: webdriver.Chrome, site: BrowserSite) -> Iterator[Page]:
+    page = Page(chromium, site)
+    page.enter("ann")
+    page.errors()
+    yield page
+    assert page.errors() == []
