@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 from magi2.artifacts.disk import disk_errors, last_change, remove_tree
-from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload
+from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
     ARTIFACTS,
@@ -78,8 +78,8 @@ class BlobStore(ABC):
         """A local file with the blob's content, or None when there is none."""
 
     @abstractmethod
-    def _link(self, name: str, expires: timedelta) -> str:
-        """An address of a blob that is there, for whoever has no credentials."""
+    def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
+        """An address of a blob that is there, for whoever has no credentials; to be kept as a file, if named."""
 
     @abstractmethod
     def _create(self, name: str, content: bytes) -> bool:
@@ -154,9 +154,9 @@ class BlobStore(ABC):
             raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
         return path
 
-    def link(self, stage: str, key: str, name: str, *, expires: timedelta) -> str:
+    def link(self, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None = None) -> str:
         blob, _ = self._published(stage, key, name)
-        return self._link(blob, expires)
+        return self._link(blob, expires, None if save_as is None else check_payload_name(save_as))
 
     def keys(self, stage: str) -> Iterator[str]:
         for blob in self._list(f"{ARTIFACTS}/{check_stage(stage)}"):

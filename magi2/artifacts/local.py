@@ -98,7 +98,7 @@ class LocalStore(BlobStore):
     def _download(self, name: str) -> Path | None:
         return None if self._size(name) is None else self.root / name
 
-    def _link(self, name: str, expires: timedelta) -> str:
+    def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         return (self.root / name).as_uri()
 
     def _create(self, name: str, content: bytes) -> bool:

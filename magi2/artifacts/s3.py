@@ -156,11 +156,15 @@ class S3Store(BlobStore):
                 raise
         return path
 
-    def _link(self, name: str, expires: timedelta) -> str:
+    def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         if not timedelta(seconds=1) <= expires <= LONGEST_LINK:
             raise InputError(f"a link for {expires}: the server grants one second to {LONGEST_LINK.days} days")
+        saved = {"response-content-disposition": f'attachment; filename="{save_as}"'} if save_as else None
         with self._errors(name):
-            return str(self._client.presigned_get_object(self._bucket, self._prefix + name, expires=expires))
+            address = self._client.presigned_get_object(
+                self._bucket, self._prefix + name, expires=expires, response_headers=saved
+            )
+            return str(address)
 
     def _create(self, name: str, content: bytes) -> bool:
         if self._honours_conditions():

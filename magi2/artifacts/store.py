@@ -78,10 +78,11 @@ class ArtifactStore(Protocol):
         """
         ...
 
-    def link(self, stage: str, key: str, name: str, *, expires: timedelta) -> str:
+    def link(self, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None = None) -> str:
         """An address at which anyone can read the payload until `expires` from now: for browsers, nothing is fetched.
 
         That of a payload on this machine is a file:// address, which does not expire. The digest is not verified.
+        A browser that follows one with `save_as` keeps the payload under that name instead of showing it.
         Raises: as `fetch` does, and InputError for a time that the server does not grant.
         """
         ...

@@ -264,6 +264,17 @@ def test_link_expires(s3_server: Any, tmp_path: Path) -> None:
         urlopen(link, timeout=30)
 
 
+def test_link_can_make_a_browser_keep_the_file(s3_server: Any, tmp_path: Path) -> None:
+    store = open_lab(s3_server, tmp_path)
+    publish(store, {"clip.mp4": b"abc"})
+    link = store.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(minutes=1), save_as="fox.mp4")
+    with urlopen(link, timeout=30) as response:
+        assert response.read() == b"abc"
+        assert response.headers["Content-Disposition"] == 'attachment; filename="fox.mp4"'
+    with pytest.raises(InputError, match="payload name"):
+        store.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(minutes=1), save_as='x"; a="b.mp4')
+
+
 @pytest.mark.parametrize("expires", [timedelta(0), timedelta(days=8)])
 def test_link_for_a_time_that_no_server_grants_is_refused(s3_server: Any, tmp_path: Path, expires: timedelta) -> None:
     store = open_lab(s3_server, tmp_path)
