@@ -39,10 +39,10 @@ def media(
     artifact = site.catalog.artifacts.get(key) if name in TYPES else None
     if artifact is None or artifact.stage != StageName.MUX:
         raise HTTPException(404, "the catalog knows of no such file")
-    address = _address(site, key, name)
+    saved_as = f"{key[:12]}-{name}" if download else None
+    address = _address(site, key, name, saved_as)
     if address.startswith("file:"):
         path = Path(unquote(urlsplit(address).path))
-        saved_as = f"{key[:12]}-{name}" if download else None
         return FileResponse(path, media_type=TYPES[name], filename=saved_as, headers=CACHED)
     if request.method == "HEAD":  # a link is signed for one method
         return _head(site, key, name)
@@ -68,9 +68,9 @@ def picture_type(content: bytes) -> str | None:
     return next((kind for signature, kind in SIGNATURES.items() if content.startswith(signature)), None)
 
 
-def _address(site: Deployment, key: str, name: str) -> str:
+def _address(site: Deployment, key: str, name: str, saved_as: str | None) -> str:
     try:
-        return site.store.link(StageName.MUX, key, name, expires=LINK_LIFE)
+        return site.store.link(StageName.MUX, key, name, expires=LINK_LIFE, save_as=saved_as)
     except (CorruptedArtifactError, ContractError) as error:
         raise HTTPException(404, f"the store no longer has it whole: {error.code}") from error
 

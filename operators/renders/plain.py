@@ -118,7 +118,8 @@ def _card(clip: ClipCard, links: Links) -> list[Markup]:
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
     title = link(address, ", ".join(clip.names) or clip.clip_id[:12])
     facts = f"{clip.profile}, seed {clip.seed}, {', '.join([state, *clip.flags])}"
-    return [poster, element("div", title), element("div", facts), element("div", clip.prompt)]
+    play = element("div", link(clip.media.clip, "play")) if clip.media else Markup("")
+    return [poster, element("div", title), element("div", facts), play, element("div", clip.prompt)]
 
 
 def _player(clip: Clip) -> list[Markup]:

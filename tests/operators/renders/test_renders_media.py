@@ -104,8 +104,8 @@ def test_a_remote_store_is_reached_by_a_link_that_lives_minutes(
 ) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def link(store: object, stage: str, key: str, name: str, *, expires: timedelta) -> str:
-        asked.append((stage, key, name, expires))
+    def link(store: object, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None) -> str:
+        asked.append((stage, key, name, expires, save_as))
         return f"https://s3.example/{key}/{name}?signed"
 
     monkeypatch.setattr(type(site.deployment.store), "link", link)
@@ -115,7 +115,9 @@ def test_a_remote_store_is_reached_by_a_link_that_lives_minutes(
         307,
         f"https://s3.example/{site.key('fox')}/clip.mp4?signed",
     )
-    assert asked == [("mux", site.key("fox"), "clip.mp4", LINK_LIFE)]
+    assert asked == [("mux", site.key("fox"), "clip.mp4", LINK_LIFE, None)]
+    viewer.get(f"{address}?download=1")
+    assert asked.pop()[-1] == f"{site.key('fox')[:12]}-clip.mp4"
     assert timedelta(minutes=1) <= LINK_LIFE <= timedelta(minutes=30)
     head = viewer.head(address)
     assert (head.status_code, head.headers["content-length"], head.headers["accept-ranges"]) == (200, "256", "bytes")
