@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, literal_column, select
 
 from magi2.catalog.engine import Database
 from magi2.catalog.progress import profile_stages
@@ -91,7 +91,7 @@ class Shards:
 
 def _tallies(connection: Connection, batch_id: str) -> list[ShardTally]:
     ours = BatchClipRow.batch_id == batch_id, BatchClipRow.shard.is_not(None)
-    shard_of = func.coalesce(BatchClipRow.shard, 0)
+    shard_of = func.coalesce(BatchClipRow.shard, literal_column("0"))  # for the type: there are no others here
     profile = func.min(ClipRow.profile_name), func.min(ClipRow.profile_digest)
     states = (
         select(shard_of, BatchClipRow.state, func.count(), *profile)

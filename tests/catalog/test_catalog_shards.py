@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from catalog_samples import CREATED, enter, failed, make_clip
+from catalog_samples import CREATED, PLAIN, PROFILES, enter, failed, make_batch, make_clip, publish
 
-from magi2.catalog import Catalog, StateError
+from magi2.artifacts import LocalStore
+from magi2.catalog import Catalog, ClipState, PlannedClip, Run, RunState, StateError
 from magi2.catalog.shards import ShardPosition
 from magi2.types import StageName
 
@@ -45,6 +46,32 @@ def test_a_clip_that_has_ended_or_is_in_another_attempt_is_no_position(catalog: 
     assert len(catalog.shards.positions("night")) == 1
     catalog.runs.finish("night", [failed(clip_ids[0], attempt=2)])
     assert catalog.shards.positions("night") == []
+
+
+def test_shards_are_counted_by_state_and_by_stage(catalog: Catalog) -> None:
+    first, second = [make_clip(1), make_clip(2)], [make_clip(3, profile_name="540p", profile_digest=PLAIN)]
+    clip_ids = enter(catalog, [*first, *second])
+    catalog.clips.set_shards("night", {clip_ids[2]: 1})
+    catalog.runs.finish("night", [Run(clip_id=clip_ids[0], stage=StageName.ENCODE, state=RunState.MADE)])
+    cost = failed(clip_ids[1], StageName.ENCODE, accelerator_seconds=8.0)
+    again = Run(clip_id=clip_ids[1], stage=StageName.ENCODE, state=RunState.REUSED, attempt=2)
+    catalog.runs.finish("night", [cost, again])
+    catalog.runs.start("night", StageName.PREVIEW, clip_ids[:2], attempt=1, shard=0)
+    refined, plain = catalog.shards.tallies("night")
+    assert (refined.shard, refined.profile, refined.clips) == (0, "1080p", {ClipState.RUNNING: 2})
+    assert (refined.passed[StageName.ENCODE], refined.running) == (2, (StageName.PREVIEW,))
+    assert refined.accelerator_seconds == 8.0
+    assert StageName.REFINE in refined.stages and StageName.REFINE not in plain.stages
+    assert (plain.shard, plain.profile, plain.clips) == (1, "540p", {ClipState.WAITING: 1})
+    assert (plain.passed, plain.running, plain.accelerator_seconds) == ({}, (), 0.0)
+
+
+def test_a_batch_that_was_finished_before_has_no_shards(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.batches.create(make_batch(clips_total=1), PROFILES)
+    catalog.clips.add("night", [PlannedClip(make_clip(1), None, manifest.key)])
+    assert catalog.shards.tallies("night") == []
 
 
 def test_positions_and_loads_need_a_batch(catalog: Catalog) -> None:
