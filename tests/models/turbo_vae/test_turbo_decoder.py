@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from peak_bytes import PeakBytes
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from magi2.errors import ContractError
 from magi2.models.turbo_vae import frames as frames_module
@@ -123,25 +123,6 @@ def test_windows_are_decoded_only_when_asked_for(toy: TurboDecoder) -> None:
     assert frames() is None
     next(stream)
     assert decoded == [True, False]
-
-
-class PeakBytes(TorchDispatchMode):
-    """The most bytes that tensors made under it held at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live: dict[int, int] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in [result] if isinstance(result, Tensor) else []:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self.live:  # not the address, which meta tensors do not have
-                self.live[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, self.live.pop, storage._cdata, None)
-                self.peak = max(self.peak, sum(self.live.values()))
-        return result
 
 
 def test_memory_does_not_grow_with_the_clip(toy: TurboDecoder) -> None:
