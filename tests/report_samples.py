@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.store import ArtifactStore
@@ -68,18 +70,21 @@ def result_of(clip: Clip, stage: StageName, failures: dict[str, tuple[StageName,
     return StageResult(stage, clip, "reused" if stage is StageName.ENCODE else "made", 2.0, "a" * 64, flags)
 
 
-def publish_files(store: ArtifactStore, clip: Clip) -> str:
-    """The delivered file of a clip and its poster; the key."""
+def publish_files(store: ArtifactStore, clip: Clip, contents: Mapping[str, bytes]) -> str:
+    """The delivered file of a clip and its poster, which say what they are unless contents are given; the key."""
     recipe = BOOKS[clip.profile_digest].chain(clip, clip.prompt)[StageName.MUX]
     with store.stage_folder(recipe.stage, recipe.key) as folder:
         files = {name: folder / name for name in ("clip.mp4", "poster.jpg")}
         for name, path in files.items():
-            path.write_bytes(f"{name} of {clip.clip_id}".encode())
+            path.write_bytes(contents.get(name, f"{name} of {clip.clip_id}".encode()))
         return store.publish(ManifestDraft(recipe), files).key
 
 
 def rendered(
-    store: ArtifactStore, clips: list[Clip], failures: dict[str, tuple[StageName, Magi2Error]] | None = None
+    store: ArtifactStore,
+    clips: list[Clip],
+    failures: dict[str, tuple[StageName, Magi2Error]] | None = None,
+    contents: Mapping[str, bytes] = MappingProxyType({}),
 ) -> BatchPlan:
     """A batch whose run has ended, with the files of its clips in the store."""
     plan = planned(store, clips)
@@ -88,7 +93,8 @@ def rendered(
         job = StageJob(plan.batch_id, shard.number, StageName.MUX, store.url)
         alive = [clip for clip in shard.clips if clip.clip_id not in (failures or {})]
         results = (result_of(clip, StageName.MUX, {}) for clip in alive)
-        write_results(store, job, [replace(result, key=publish_files(store, result.clip)) for result in results])
+        made = [replace(result, key=publish_files(store, result.clip, contents)) for result in results]
+        write_results(store, job, made)
     return plan
 
 
