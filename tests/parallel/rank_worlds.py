@@ -6,12 +6,14 @@ other, and run all their cases. `tests` and `tests/models/preview` must be on th
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,42 @@ def published_layout_case(rank: int) -> dict[str, bool]:
     }
 
 
+def memory_case(folder: Path) -> dict[str, int]:
+    """Bytes by which loading raised this process's peak, and bytes that it then holds."""
+    mesh = Mesh.create(ParallelLayout.parse("sp2"), torch.device("cpu"))
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident_bytes("VmRSS")
+    model = load_preview(folder, large_config(), mesh=mesh)
+    held = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    return {"peak": resident_bytes("VmHWM") - before, "held": held}
+
+
+def resident_bytes(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
+
+
+def large_config() -> PreviewConfig:
+    """Experts of 48 MiB a layer, so that a process's own needs do not count."""
+    small = tiny_config()
+    return replace(small, moe_config=replace(small.moe_config, num_experts=64, expert_intermediate_size=512))
+
+
+def save_large(folder: Path) -> None:
+    """A checkpoint of `large_config` in several files, as the published one."""
+    with torch.device("meta"):
+        shapes = PreviewModel(large_config()).state_dict()
+    names, files = sorted(shapes), 6
+    folder.mkdir()
+    index = {}
+    for number in range(files):
+        part = {name: torch.zeros(shapes[name].shape, dtype=shapes[name].dtype) for name in names[number::files]}
+        save_file(part, folder / f"{number}.safetensors")
+        index |= dict.fromkeys(part, f"{number}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
 def rank_main(rank: int, world: int, folder: Path, expected: dict[str, tuple[Tensor, Tensor]]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet{world}", rank=rank, world_size=world)
     found: dict[str, Any] = {"models": {}}
@@ -146,6 +184,8 @@ def rank_main(rank: int, world: int, folder: Path, expected: dict[str, tuple[Ten
             again = name == WORLDS[world][0]
             found["models"][f"{name} {dtype}"] = model_case(folder, name, dtype, expected[dtype], again=again)
     found["golden"] = golden_case(GOLDEN_LAYOUTS[world])
+    if world == 2:
+        found["memory"] = memory_case(folder / "large")
     if world == 4:
         found["published_layout"] = published_layout_case(rank)
     (folder / f"world{world}-rank{rank}.json").write_text(json.dumps(found))
@@ -166,6 +206,7 @@ def main(folder: Path) -> None:
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors")
     expected = {dtype: velocities(load_preview(folder, config(), compute_dtype=DTYPES[dtype])) for dtype in DTYPES}
     (folder / "single.json").write_text(json.dumps({dtype: digest(pair) for dtype, pair in expected.items()}))
+    save_large(folder / "large")
     for world in WORLDS:
         began = time.monotonic()
         torch.multiprocessing.start_processes(

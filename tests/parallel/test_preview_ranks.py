@@ -101,6 +101,12 @@ def test_every_rank_holds_an_equal_share_of_the_experts(found: dict[int, list[di
     }
 
 
+def test_loading_takes_little_more_than_the_rank_keeps(found: dict[int, list[dict[str, Any]]]) -> None:
+    for rank in found[2]:
+        assert rank["memory"]["held"] > 20 << 20
+        assert rank["memory"]["peak"] < 1.2 * rank["memory"]["held"]
+
+
 def test_time_spent_waiting_is_known(found: dict[int, list[dict[str, Any]]]) -> None:
     assert all(rank["exposed_s"] > 0 for rank in models(found, 4, "sp4 bf16"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from preview_goldens import CHECKPOINT, golden_json, tiny_config
-from torch import Tensor
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import SafetensorsFolder
@@ -64,24 +63,3 @@ def test_experts_of_another_architecture_are_refused() -> None:
 def test_a_mesh_of_one_rank_loads_the_plain_model() -> None:
     plain = load_preview(CHECKPOINT, tiny_config(), mesh=Mesh.single(torch.device("cpu")))
     assert type(plain).__name__ == "PreviewModel"
-
-
-def test_a_rank_reads_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it hold more: what it reads goes to its place before the next tensor is read."""
-    part, whole = source(1, 4), SafetensorsFolder(CHECKPOINT)
-    read: dict[str, int] = {}
-    original = SafetensorsFolder.read_rows
-
-    def read_rows(folder: SafetensorsFolder, name: str, rows: range) -> Tensor:
-        tensor = original(folder, name, rows)
-        read[name] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    monkeypatch.setattr(SafetensorsFolder, "read_rows", read_rows)
-    for name in part.names():
-        part.read(name)
-    experts = [name for name in whole.names() if name.endswith(("W_gate", "W_up", "W_down"))]
-    assert len(experts) == 6
-    for name in experts:
-        stored = whole.read(name)
-        assert read[name] == stored.untyped_storage().nbytes() // 4, name
