@@ -1,14 +1,19 @@
-"""`python -m benchmarks [--out FILE] [--clips 272p ...] [--no-checks]`: one table of the preview layer's parts.
+"""`python -m benchmarks [--out FILE] [--only SECTION ...] [--clips 272p ...] [--no-checks]`: one table of parts.
 
-With `--out` the same as JSON: the parts, the device's measured ceilings and the versions of what ran.
+Sections: `preview` (parts and whole layers of the preview transformer), `refiner` (a layer at the delivery size and a
+whole forward), `steps` (denoising steps of half the preview stack), `decoders` (turbo and audio). Kernels are compared
+with plain torch first. With `--out` the table as JSON: a list of parts, each with the versions of what ran.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,11 +21,14 @@ import triton
 
 from magi2 import platform
 
+SECTIONS = ("preview", "refiner", "steps", "decoders")
+
 
 def main() -> int:
     """Print the table; 1 when a check fails, 0 otherwise, also where there is nothing to measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the results there as JSON")
+    parser.add_argument("--only", nargs="+", default=SECTIONS, choices=SECTIONS, help="measure these sections only")
     parser.add_argument("--clips", nargs="+", default=["272p", "540p"], choices=["272p", "540p"])
     parser.add_argument("--no-checks", action="store_true", help="measure without comparing with plain torch first")
     arguments = parser.parse_args()
@@ -30,30 +38,70 @@ def main() -> int:
         return 0
     platform.disable_tf32()
     device = platform.device(accelerator=accelerator)
-    from benchmarks.preview import checks, run
-
-    failed = False
-    if not arguments.no_checks:
-        for check in checks(device):
-            print(check, flush=True)
-            failed |= not check.repeats
-    limits, results = run(device, tuple(arguments.clips))
-    print(f"copy {limits.bytes_per_s / 1e12:.2f} TB/s, bf16 product {limits.flops_per_s / 1e12:.0f} TFLOP/s")
+    failed = not arguments.no_checks and not _check(device, arguments.only)
+    rows = list(_measure(device, arguments.only, tuple(arguments.clips)))
     print(f"{'part':24}{'tokens':>9}{'ms':>10}{'floor ms':>10}{'ratio':>7}")
-    rows = [result.as_json() for result in results]
     for row in rows:
         print(f"{row['part']:24}{row['tokens']:9}{row['ms']:10.3f}{row['floor_ms']:10.3f}{row['ratio']:7.2f}")
     if arguments.out:
-        versions = {
-            "device": torch.cuda.get_device_name(device),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "cudnn": torch.backends.cudnn.version(),
-            "flash_attention_3": bool(find_spec("fa3_fwd_interface") or find_spec("flash_attn_interface")),
-        }
+        versions = _versions(device)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps([row | {"versions": versions} for row in rows], indent=1) + "\n")
     return int(failed)
+
+
+def _check(device: torch.device, sections: tuple[str, ...]) -> bool:
+    """Whether every kernel repeats its bits and stays close to plain torch; prints a line for each."""
+    from benchmarks import preview, refiner
+
+    made = {"preview": preview.checks, "refiner": refiner.checks}
+    passed = True
+    for check in chain.from_iterable(made[section](device) for section in sections if section in made):
+        print(check, flush=True)
+        passed &= check.passed
+    _release()
+    return passed
+
+
+def _measure(device: torch.device, sections: tuple[str, ...], clips: tuple[str, ...]) -> Iterator[dict[str, object]]:
+    from benchmarks import decoders, preview, preview_steps, refiner
+    from benchmarks.measure import measure_ceilings
+
+    limits = measure_ceilings(device)
+    print(
+        f"copy {limits.bytes_per_s / 1e12:.2f} TB/s, bf16 product {limits.flops_per_s / 1e12:.0f} TFLOP/s", flush=True
+    )
+    results = preview.run(device, limits, clips) if "preview" in sections else []
+    _release()
+    if "refiner" in sections:
+        results += refiner.run(device, limits)
+        _release()
+    if "steps" in sections:
+        steps = preview_steps.run(device)
+        print(steps, flush=True)
+        _release()
+        layers = {result.part: result for result in reversed(results)}
+        if {"sparse_layer", "dense_layer"} <= layers.keys():
+            results.append(preview_steps.as_result(steps, layers["sparse_layer"], layers["dense_layer"]))
+    if "decoders" in sections:
+        for line in decoders.run(device):
+            print(line, flush=True)
+    yield from (result.as_json() for result in results)
+
+
+def _release() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _versions(device: torch.device) -> dict[str, object]:
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "flash_attention_3": bool(find_spec("fa3_fwd_interface") or find_spec("flash_attn_interface")),
+    }
 
 
 sys.exit(main())

@@ -1,19 +1,18 @@
 """What the parts of a preview layer cost on this device, and how far that is from what its hardware allows.
 
-Real sizes, random weights and inputs. The floor of a part is the larger of its operations over the device's rate on
-a large bf16 product and its bytes over the device's copy rate, both measured in the same run.
+Real sizes, random weights and inputs.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.measure import Ceilings, Result, replayed, timed
 from benchmarks.preview_checks import Check, check_experts, check_tokens
 from benchmarks.preview_shapes import (
     CLIPS,
@@ -30,6 +29,7 @@ from magi2.kernels import experts, routing, sorting
 from magi2.kernels.attention import attend_cudnn, best_attention
 from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview.attention import Sequences
+from magi2.models.preview.expert_share import expert_share
 from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
 from magi2.models.preview.layer import Layer
 from magi2.models.preview.layout import ClipLayout
@@ -40,72 +40,6 @@ from magi2.models.preview.ops import PreviewOps
 MOE = CONFIG.moe_config
 WIDTH, HEADS, HEAD_DIM = CONFIG.hidden_size, CONFIG.num_heads, CONFIG.head_dim
 MOE_DIM = WIDTH // MOE.num_heads
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """Bytes per second of a copy (read and written), operations per second of a bf16 product."""
-
-    bytes_per_s: float
-    flops_per_s: float
-
-    def floor_ms(self, flops: float, size: float) -> float:
-        """Milliseconds that neither ceiling allows to undercut."""
-        return 1e3 * max(flops / self.flops_per_s, size / self.bytes_per_s)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A measured part: milliseconds, those of its floor, and their ratio."""
-
-    part: str
-    tokens: int
-    ms: float
-    floor_ms: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Fields and the ratio, rounded for reading."""
-        values = {
-            "ms": round(self.ms, 3),
-            "floor_ms": round(self.floor_ms, 3),
-            "ratio": round(self.ms / self.floor_ms, 2),
-        }
-        return asdict(self) | values
-
-
-def timed(function: Callable[[], object], repeats: int = 7) -> float:
-    """Median milliseconds of a call, by device events, after two calls that do not count."""
-    function()
-    function()
-    spans = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        function()
-        end.record()
-        spans.append((start, end))
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in spans)
-
-
-def replayed(function: Callable[[], object]) -> Callable[[], None]:
-    """The call as a captured graph, which takes the host out of the measurement."""
-    function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph.replay
-
-
-def measure_ceilings(device: torch.device) -> Ceilings:
-    """Both ceilings, on random data far larger than the cache."""
-    source = torch.randn(2**30, device=device).bfloat16()
-    target = torch.empty_like(source)
-    copy = timed(lambda: target.copy_(source))
-    a, b = (torch.randn(8192, 8192, device=device).bfloat16() for _ in range(2))
-    product = timed(lambda: a @ b)
-    return Ceilings(2 * source.nbytes / copy * 1e3, 2 * 8192**3 / product * 1e3)
 
 
 def linear_flops(tokens: int, index: int) -> float:
@@ -247,11 +181,12 @@ def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
     def route(x_own: Tensor, gate: Tensor, bias: Tensor, *arguments: Any) -> Routes:
         return ops.route(x, gate_part, bias[:count], *arguments)
 
-    def run_experts(x_own: Tensor, routes: Routes, *parts: Tensor) -> Tensor:
-        ops.run_experts(x, routes, *(part[:count] for part in parts))
+    def run_experts(x_own: Tensor, routes: Routes, *parts: Any) -> Tensor:
+        ops.run_experts(x, routes, *(part[:count] for part in parts[:3]), share)
         return x_own
 
     gate_part = layer.mlp.moe_mlp.gate[:count]
+    share = expert_share(MOE.num_heads, MOE.num_experts, rank=0, size=4)
     return replace(ops, attend=attend, route=route, run_experts=run_experts)
 
 
@@ -264,9 +199,8 @@ def checks(device: torch.device) -> Iterator[Check]:
         yield from check_tokens(layer, device)
 
 
-def run(device: torch.device, clips: tuple[str, ...] = ("272p", "540p")) -> tuple[Ceilings, list[Result]]:
+def run(device: torch.device, limits: Ceilings, clips: tuple[str, ...]) -> list[Result]:
     """Every part at every size of one device."""
-    limits = measure_ceilings(device)
     best_attention(HEAD_DIM, torch.bfloat16, device)
     ops = fast_ops()
     sparse, dense = (prepare(make_layer(index, device), ops) for index in (SPARSE, DENSE))
@@ -291,4 +225,4 @@ def run(device: torch.device, clips: tuple[str, ...] = ("272p", "540p")) -> tupl
             results.append(layer_part("rank_sparse_layer", sparse, own, floor, graph=True))
             prepare(sparse, ops)
             torch.cuda.empty_cache()
-    return limits, results
+    return results

@@ -21,6 +21,9 @@ from magi2.models.preview.mhc import mhc_input, mhc_post
 MOE = CONFIG.moe_config
 
 
+MOST_ERROR, MOST_ROW_ERROR = 2e-2, 1e-1  # in bf16; wrong kernels are off by ones
+
+
 @dataclass(frozen=True)
 class Check:
     """Relative distance from the reference, of the whole and of the worst row, and whether three runs were equal."""
@@ -29,6 +32,11 @@ class Check:
     error: float
     worst_row: float
     repeats: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is close everywhere and repeats its bits."""
+        return self.error < MOST_ERROR and self.worst_row < MOST_ROW_ERROR and self.repeats
 
     def __str__(self) -> str:
         return f"{self.name:34} {self.error:9.2e} {self.worst_row:9.2e} {'equal' if self.repeats else 'DIFFERS'}"
