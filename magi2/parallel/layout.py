@@ -89,18 +89,29 @@ def check_heads(layout: ParallelLayout, heads: ModelHeads) -> None:
 
 
 def nearest_layouts(layout: ParallelLayout, works: Callable[[ParallelLayout], bool]) -> list[ParallelLayout]:
-    """At most two layouts that work, on as many ranks as possible up to those of `layout`, most like it first."""
-    limit = layout.num_ranks
-    sizes = [(cp, cfg) for cfg in (1, 2) for cp in range(1, limit // cfg + 1)]
-    candidates = [
-        ParallelLayout(cp, cfg, ep) for cp, cfg in sizes for ep in range(1, cp * cfg + 1) if cp * cfg % ep == 0
+    """At most two layouts that work, most like `layout` first: on as many ranks or fewer, else on up to eight times."""
+    for ranks in (*range(layout.num_ranks, 0, -1), *range(layout.num_ranks + 1, 8 * layout.num_ranks + 1)):
+        found = [other for other in _layouts_of(ranks) if works(other)]
+        if found:
+            return sorted(found, key=lambda other: _distance(other, layout))[:2]
+    return []
+
+
+def _layouts_of(ranks: int) -> list[ParallelLayout]:
+    """Every layout of so many ranks."""
+    return [
+        ParallelLayout(ranks // cfg, cfg, ep)
+        for cfg in (1, 2)
+        if ranks % cfg == 0
+        for ep in range(1, ranks + 1)
+        if ranks % ep == 0
     ]
-    candidates.sort(
-        key=lambda other: (limit - other.num_ranks, abs(other.cfg - layout.cfg), abs(other.ep - layout.ep), -other.ep)
-    )
-    return [other for other in candidates if works(other)][:2]
+
+
+def _distance(other: ParallelLayout, layout: ParallelLayout) -> tuple[int, int, int]:
+    return abs(other.cfg - layout.cfg), abs(other.ep - layout.ep), -other.ep
 
 
 def name_layouts(layouts: list[ParallelLayout]) -> str:
     """A hint that names layouts."""
-    return "nearest that work: " + ", ".join(map(str, layouts)) if layouts else "no layout of so few ranks works"
+    return "nearest that work: " + ", ".join(map(str, layouts)) if layouts else "no layout works"

@@ -1,0 +1,114 @@
+"""Memory that one rank of the preview transformer needs, by arithmetic.
+
+Weights are exact. Activations and buffers are counted from the tensors that are alive at the fullest moments of a
+step; measured peaks stay below.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import torch
+
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.expert_share import expert_share
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.parallelize import model_heads
+from magi2.parallel.expert_exchange import Places
+from magi2.parallel.layout import ParallelLayout, check_heads
+from magi2.parallel.memory import Footprint, check_memory
+
+RESERVE_BYTES = 3 << 30
+"""Context of the runtime, channels of the collectives and workspaces of the libraries on an accelerator."""
+
+_EXPERTS = (".W_gate", ".W_up", ".W_down")
+_FP32 = 4
+
+
+def check_footprint(
+    config: PreviewConfig,
+    layout: ParallelLayout,
+    branch_tokens: tuple[int, int],
+    *,
+    card_bytes: int,
+    compute_dtype: torch.dtype = torch.bfloat16,
+) -> Footprint:
+    """What one rank needs for clips of at most `branch_tokens` packed tokens (conditional, unconditional).
+
+    Raises: ConfigError when heads do not divide or the cards are too small, naming the numbers and the nearest layouts.
+    """
+    check_heads(layout, model_heads(config))
+    sizes = _weight_bytes(config, compute_dtype)
+
+    def footprint(other: ParallelLayout) -> Footprint | None:
+        if model_heads(config).objection(other) is not None:
+            return None
+        return _footprint(config, other, branch_tokens, sizes, compute_dtype.itemsize)
+
+    return check_memory(layout, footprint, card_bytes)
+
+
+def _weight_bytes(config: PreviewConfig, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Bytes of all routed experts, of their routers, and of everything else."""
+    with torch.device("meta"):
+        state = PreviewModel(config, compute_dtype=dtype).state_dict()
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in state.items()}
+    experts = sum(size for name, size in sizes.items() if name.endswith(_EXPERTS))
+    routers = sum(size for name, size in sizes.items() if ".moe_mlp." in name and not name.endswith(_EXPERTS))
+    return experts, routers, sum(sizes.values()) - experts - routers
+
+
+def _footprint(
+    config: PreviewConfig,
+    layout: ParallelLayout,
+    branch_tokens: tuple[int, int],
+    weight_bytes: tuple[int, int, int],
+    itemsize: int,
+) -> Footprint:
+    experts, routers, rest = weight_bytes
+    moe = config.moe_config
+    share = expert_share(moe.num_heads, moe.num_experts, rank=0, size=layout.ep)
+    sequence = max(branch_tokens) if layout.cfg == 2 else sum(branch_tokens)
+    own = ceil(sequence / layout.cp)
+    places = len(share.heads)
+    activations = own * _token_bytes(config, itemsize)
+    activations += sequence * 4 * config.num_heads // layout.cp * config.head_dim * itemsize  # attention's own copies
+    activations += own * layout.ep * places * _place_bytes(config, itemsize)
+    return Footprint(
+        weights=experts // layout.ep + routers * places // moe.num_heads + rest,
+        activations=activations,
+        buffers=_buffer_bytes(config, layout, own, sequence, itemsize),
+        reserve=RESERVE_BYTES,
+    )
+
+
+def _token_bytes(config: PreviewConfig, itemsize: int) -> int:
+    """Bytes of one own token at the fullest moment: in a layer, or in the fp32 norm before the velocity heads."""
+    streams, size = config.stream_width, config.hidden_size
+    heads = (config.num_heads + 2 * config.num_query_groups) * config.head_dim
+    moe = config.moe_config
+    sparse = 3 * config.split_merge_size + 3 * (
+        moe.shared_expert_intermediate_size + moe.modality_specific_expert_intermediate_size
+    )
+    layer = 2 * streams + 3 * size + max(3 * heads, 3 * config.intermediate_size, sparse)
+    return max(layer * itemsize, 2 * streams * itemsize + 3 * streams * _FP32)
+
+
+def _place_bytes(config: PreviewConfig, itemsize: int) -> int:
+    """Bytes of one token in one of the rank's MoE heads: its result, and its routes with their rows and plan."""
+    moe = config.moe_config
+    dim = config.split_merge_size // moe.num_heads
+    return dim * itemsize + moe.top_k * (dim * itemsize + 4 * _FP32)
+
+
+def _buffer_bytes(config: PreviewConfig, layout: ParallelLayout, own: int, sequence: int, itemsize: int) -> int:
+    """Bytes of the exchange buffers: heads out and in, results in; tokens out and in, results in."""
+    size = 0
+    if layout.cp > 1:
+        sent = config.num_heads + 2 * config.num_query_groups
+        size += (own * (sent + config.num_heads) + sequence * sent // layout.cp) * config.head_dim
+    if layout.ep > 1:
+        moe = config.moe_config
+        places = Places(moe.num_heads, layout.ep)
+        size += 3 * own * layout.ep * places.count * config.split_merge_size // moe.num_heads
+    return size * itemsize

@@ -1,0 +1,66 @@
+"""Memory of one rank by arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from preview_goldens import tiny_config
+
+from magi2.errors import ConfigError
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.footprint import check_footprint
+from magi2.models.preview.parallelize import ParallelPreview
+from magi2.parallel.collectives import Group
+from magi2.parallel.layout import ParallelLayout
+from magi2.parallel.mesh import Mesh
+
+CARD = 80 << 30
+TOKENS = (57_594 + 7_000, 57_594 + 7_000)  # 540p with the longest prompts
+
+
+def mesh(layout: ParallelLayout) -> Mesh:
+    """The first rank's, without processes: enough to build a model on no device."""
+    groups = [Group(tuple(range(size)), 0) for size in (layout.num_ranks, layout.cp, layout.ep)]
+    return Mesh(layout, 0, torch.device("cpu"), *groups)
+
+
+@pytest.mark.parametrize("text", ["sp4.ep4", "sp4.ep2", "sp2.cfg2.ep4", "sp4.ep1"])
+def test_weights_are_those_that_the_rank_will_hold(text: str) -> None:
+    layout = ParallelLayout.parse(text)
+    with torch.device("meta"):
+        model = ParallelPreview(tiny_config(), mesh(layout))
+    held = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    assert check_footprint(tiny_config(), layout, (100, 100), card_bytes=CARD).weights == held
+
+
+def test_published_model_fits_eight_cards_of_80_gib_without_padding() -> None:
+    """The published layout holds 47 GB of weights a rank with eight expert ranks, two of which idle."""
+    eight = check_footprint(PreviewConfig(), ParallelLayout.parse("sp8.ep8"), TOKENS, card_bytes=CARD)
+    four = check_footprint(PreviewConfig(), ParallelLayout.parse("sp8.ep4"), TOKENS, card_bytes=CARD)
+    assert 37e9 < eight.weights < 38e9 and 64e9 < four.weights < 66e9
+    assert eight.total < four.total < CARD
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"), [("sp8.ep2", "sp8.cfg1.ep4, sp8.cfg1.ep8"), ("sp2", "sp4.cfg1.ep4, sp2.cfg2.ep4")]
+)
+def test_layouts_that_do_not_fit_are_refused_with_the_nearest(text: str, nearest: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"needs 1\d\d\.\d GiB a rank \(weights 111\.1.*80\.0 GiB.*work: {nearest}\)"
+    ):
+        check_footprint(PreviewConfig(), ParallelLayout.parse(text), TOKENS, card_bytes=CARD)
+
+
+def test_heads_are_checked_before_memory() -> None:
+    with pytest.raises(ConfigError, match="do not divide by cp 5"):
+        check_footprint(PreviewConfig(), ParallelLayout.parse("sp5"), TOKENS, card_bytes=CARD)
+
+
+def test_more_ranks_need_less_each() -> None:
+    sizes = [
+        check_footprint(PreviewConfig(), ParallelLayout.parse(text), TOKENS, card_bytes=1 << 40)
+        for text in ("sp1", "sp2", "sp4", "sp8")
+    ]
+    assert all(small.total < large.total for large, small in pairwise(sizes))
