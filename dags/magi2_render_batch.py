@@ -6,10 +6,11 @@ Form-triggered, by the API, or by `magi2_inbox`.
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
-from airflow.sdk import DAG, Asset, Param, XComArg, chain, task_group
+from airflow.sdk import DAG, Asset, XComArg, chain, task_group
 
+from operators.form import RENDER_PARAMS
+from operators.notifiers import BatchFinished, FailureLimitPassed
 from operators.plan import PlanOperator
 from operators.report import ReportOperator
 from operators.stages import (
@@ -22,66 +23,7 @@ from operators.stages import (
 )
 
 STAGES = (EnhanceOperator, EncodeOperator, PreviewOperator, RefineOperator, DecodeOperator, MuxOperator)
-PROFILES = sorted(path.stem for path in Path(__file__).parents[1].glob("configs/profiles/[!_]*.yaml"))
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
-
-PARAMS = {
-    "batch": Param(
-        None,
-        type=["string", "null"],
-        title="Batch file",
-        description_md="Path or `file://` address of a `.jsonl`, `.csv` or `.json` file of prompts",
-    ),
-    "profile": Param("1080p", type="string", title="Profile", examples=PROFILES, description="For rows that name none"),
-    "failure_limit": Param(
-        0, type="integer", minimum=0, title="Failure limit", description="Clips that may fail before the run does"
-    ),
-    "on_bad_rows": Param(
-        "refuse",
-        type="string",
-        enum=["refuse", "skip"],
-        title="Bad rows",
-        values_display={"refuse": "Refuse the whole file", "skip": "Skip them and count them as failed"},
-    ),
-    "overrides": Param(
-        [],
-        type=["array", "null"],
-        items={"type": "string"},
-        title="Overrides",
-        description_md="Changes to every profile, one a line, such as `refiner.steps=8`",
-        section="More",
-    ),
-    "force": Param(
-        [],
-        type=["array", "null"],
-        examples=[stage.stage.value for stage in STAGES],
-        title="Force",
-        description="Stages to compute again and compare with what is stored",
-        section="More",
-    ),
-    "images": Param(
-        None,
-        type=["string", "null"],
-        title="Image folder",
-        description="Where relative paths in the file start; empty: at the file's own folder",
-        section="More",
-    ),
-    "rerun_of": Param(
-        None,
-        type=["string", "null"],
-        title="Batch id",
-        description="An earlier batch to run again instead of a file",
-        section="Run again",
-    ),
-    "only": Param(
-        [],
-        type=["array", "null"],
-        items={"type": "string"},
-        title="Clips",
-        description_md="Ids of its clips, one a line, or `failed`; empty: all",
-        section="Run again",
-    ),
-}
 
 with DAG(
     "magi2_render_batch",
@@ -92,18 +34,25 @@ with DAG(
     catchup=False,
     max_active_runs=4,
     dagrun_timeout=timedelta(days=7),
-    params=PARAMS,
+    params=RENDER_PARAMS,
     tags=["magi2"],
 ) as dag:
-    plan = PlanOperator(task_id="plan", **{name: dag.param(name) for name in PARAMS})
+    plan = PlanOperator(task_id="plan", **{name: dag.param(name) for name in RENDER_PARAMS})
     batch_id = XComArg(plan, key="batch_id")
 
     @task_group(group_id="shard")
     def render_shard(number: int) -> None:
         """One shard through all stages."""
-        chain(*(stage(task_id=stage.stage.value, batch_id=batch_id, shard=number) for stage in STAGES))
+        told = {"on_success_callback": [FailureLimitPassed()], "on_failure_callback": [FailureLimitPassed()]}
+        chain(*(stage(task_id=stage.stage.value, batch_id=batch_id, shard=number, **told) for stage in STAGES))
 
     # Unlike an XComArg, this is empty and no error when the plan has failed.
     planned = "{{ ti.xcom_pull(task_ids='plan', key='batch_id') or '' }}"
-    report = ReportOperator(task_id="report", batch_id=planned, outlets=[BATCHES])
+    report = ReportOperator(
+        task_id="report",
+        batch_id=planned,
+        outlets=[BATCHES],
+        on_success_callback=[BatchFinished()],
+        on_failure_callback=[BatchFinished()],
+    )
     render_shard.expand(number=plan.output) >> report

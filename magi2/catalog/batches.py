@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, exists, func, or_, select, update
 
 from magi2.catalog.engine import Database
 from magi2.catalog.progress import clip_counts, stage_progress
@@ -18,10 +19,11 @@ from magi2.catalog.records import (
     Page,
     Profiles,
     Request,
+    RunState,
     now,
 )
 from magi2.catalog.statements import chunks, upsert
-from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_CLIP, StateError
+from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_BATCH, UNFINISHED_CLIP, StateError
 from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, StageRunRow
 
 
@@ -91,6 +93,22 @@ class Batches:
 
         return self._database.read(work)
 
+    def unfinished(self) -> list[BatchRecord]:
+        """The batches that have not ended, the oldest first."""
+        query = select(BatchRow.__table__).where(BatchRow.state.in_(UNFINISHED_BATCH)).order_by(BatchRow.created_at)
+        return self._database.read(lambda connection: [_record(row) for row in connection.execute(query)])
+
+    def last_activity(self, batch_ids: Sequence[str] | None = None) -> dict[str, datetime]:
+        """When a run of a clip last began or ended, by batch; by default of running ones that are not asked to stop."""
+        return self._database.read(_last_activity, batch_ids)
+
+    def lost_clips(self, batch_id: str, *, lost_shard: int | None = None) -> int:
+        """How many clips failed by themselves, or with a shard that is not tried again; refused rows count.
+
+        Clips that are failed only until their shard is tried again are left out.
+        """
+        return self._database.read(_lost_clips, batch_id, lost_shard)
+
     def accelerator_seconds(self, batch_ids: Sequence[str]) -> dict[str, float]:
         """What each of these batches took so far, all attempts and all ranks together."""
         return self._database.read(accelerator_seconds, batch_ids)
@@ -143,6 +161,41 @@ def accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dic
         batch_id: float(seconds or 0.0)
         for batch_id, seconds in connection.execute(query.group_by(StageRunRow.batch_id))
     }
+
+
+def _last_activity(connection: Connection, batch_ids: Sequence[str] | None) -> dict[str, datetime]:
+    these = (
+        (BatchRow.state == BatchState.RUNNING, BatchRow.requested.is_(None))
+        if batch_ids is None
+        else (BatchRow.batch_id.in_(batch_ids),)
+    )
+    query = (
+        select(
+            BatchRow.batch_id,
+            BatchRow.created_at,
+            func.max(StageRunRow.started_at),
+            func.max(StageRunRow.finished_at),
+        )
+        .outerjoin(StageRunRow, StageRunRow.batch_id == BatchRow.batch_id)
+        .where(*these)
+        .group_by(BatchRow.batch_id, BatchRow.created_at)
+    )
+    return {batch_id: max(filter(None, moments)) for batch_id, *moments in connection.execute(query)}
+
+
+def _lost_clips(connection: Connection, batch_id: str, lost_shard: int | None) -> int:
+    by_itself = exists().where(
+        StageRunRow.batch_id == BatchClipRow.batch_id,
+        StageRunRow.clip_id == BatchClipRow.clip_id,
+        StageRunRow.stage == BatchClipRow.failed_stage,
+        StageRunRow.state == RunState.FAILED,
+        StageRunRow.seconds.is_not(None),  # only the result of a clip has them
+    )
+    these = BatchClipRow.batch_id == batch_id, BatchClipRow.state == ClipState.FAILED
+    lost = by_itself if lost_shard is None else or_(by_itself, BatchClipRow.shard == lost_shard)
+    clips = select(func.count()).select_from(BatchClipRow).where(*these, lost)
+    rows = select(func.count()).select_from(RefusedRow).where(RefusedRow.batch_id == batch_id)
+    return (connection.scalar(clips) or 0) + (connection.scalar(rows) or 0)
 
 
 def get_batch(connection: Connection, batch_id: str) -> BatchRecord | None:

@@ -54,6 +54,8 @@ class Settings:
     """What an hour of one accelerator costs; without it no cost is told (MAGI2_PRICE_PER_ACCELERATOR_HOUR)."""
     currency: str = "USD"
     """Its currency, also that of budgets (MAGI2_CURRENCY)."""
+    notify_conn_id: str | None = None
+    """Airflow connection of a webhook that is told when a batch ends or needs somebody (MAGI2_NOTIFY_CONN_ID)."""
     pe_base_url: str | None = None
     """OpenAI-compatible endpoint for prompt enhancement (MAGI2_PE_BASE_URL)."""
     pe_model: str = "gemini-3.1-pro-preview"

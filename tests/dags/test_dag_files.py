@@ -51,7 +51,7 @@ print(time.process_time() - started)
 
 
 def test_all_dags_are_there_and_tell_what_they_do(dags: dict[str, DAG]) -> None:
-    assert set(dags) == {"magi2_render_batch", "magi2_inbox", "magi2_maintenance"}
+    assert set(dags) == {"magi2_render_batch", "magi2_inbox", "magi2_maintenance", "magi2_watch"}
     assert all(dag.doc_md and dag.description and dag.dag_display_name != dag.dag_id for dag in dags.values())
 
 
@@ -97,6 +97,22 @@ def test_finished_batch_emits_an_asset_event(render: DAG) -> None:
     assert [asset.name for asset in render.get_task("report").outlets] == ["magi2_batches"]
 
 
+def test_people_are_told_of_the_end_of_a_batch_and_of_too_many_failures(render: DAG) -> None:
+    report = render.get_task("report")
+    for callbacks in (report.on_success_callback, report.on_failure_callback):
+        assert [type(callback).__name__ for callback in callbacks] == ["BatchFinished"]
+    for stage in STAGES:
+        arguments = render.get_task(f"shard.{stage}")
+        for callbacks in (arguments.on_success_callback, arguments.on_failure_callback):
+            assert [type(callback).__name__ for callback in callbacks] == ["FailureLimitPassed"]
+
+
+def test_people_are_told_of_what_the_watch_finds(dags: dict[str, DAG]) -> None:
+    for task_id in ("stalled", "disk"):
+        callbacks = dags["magi2_watch"].get_task(task_id).on_success_callback
+        assert [type(callback).__name__ for callback in callbacks] == ["Findings"]
+
+
 @pytest.mark.parametrize(
     ("values", "is_accepted"),
     [
@@ -104,7 +120,10 @@ def test_finished_batch_emits_an_asset_event(render: DAG) -> None:
         ({"batch": "night.jsonl", "failure_limit": 3, "on_bad_rows": "skip", "force": ["mux"], "overrides": []}, True),
         ({"rerun_of": "0a1b", "only": ["failed"], "overrides": ["refiner.steps=8"], "failure_limit": 0}, True),
         ({"batch": 7}, False),
+        ({"batch": "night.jsonl", "priority": -3, "budget": 12.5}, True),
         ({"failure_limit": -1}, False),
+        ({"priority": "high"}, False),
+        ({"budget": 0}, False),
         ({"on_bad_rows": "ignore"}, False),
         ({"overrides": "refiner.steps=8"}, False),
     ],
