@@ -47,6 +47,7 @@ def rerun_conf(
     overrides: Sequence[str],
     from_stage: StageName | None,
     failure_limit: int,
+    budget: float | None = None,
 ) -> dict[str, Any]:
     """What a run of `magi2_render_batch` is given to run a batch again.
 
@@ -60,6 +61,7 @@ def rerun_conf(
         "only": list(only),
         "overrides": list(overrides),
         "failure_limit": failure_limit,
+        "budget": budget,
         "force": forced,
     }
 

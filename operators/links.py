@@ -15,7 +15,7 @@ FILES = "/renders"
 
 
 class ClipsLink(BaseOperatorLink):
-    """The clips of the task's batch, once its report is there."""
+    """The clips of the task's batch."""
 
     name = "Clips"
 

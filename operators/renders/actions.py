@@ -20,17 +20,11 @@ from magi2.stages.recipes import RecipeBook
 from magi2.types import StageName
 from operators.renders.airflow_api import AsCaller
 from operators.renders.batches import one_batch
-from operators.renders.contract import (
-    Acted,
-    CancelRequest,
-    PauseRequest,
-    PriorityRequest,
-    RerunRequest,
-    ResumeRequest,
-)
+from operators.renders.contract import Acted
 from operators.renders.deployment import BatchId, Deployment, Site
 from operators.renders.guard import DAG_ID, may_change, may_start
 from operators.renders.links import run_path
+from operators.renders.requests import CancelRequest, PauseRequest, PriorityRequest, RerunRequest, ResumeRequest
 
 STARTS, CHANGES = [Depends(may_start)], [Depends(may_change)]
 
@@ -75,14 +69,16 @@ async def cancel(site: Site, user: GetUserDep, airflow: AsCaller, batch_id: Batc
 @router.post("/rerun", dependencies=STARTS)
 async def rerun(site: Site, user: GetUserDep, airflow: AsCaller, batch_id: BatchId, body: RerunRequest) -> Acted:
     """Start the batch again as a new run of our DAG."""
-    await run_in_threadpool(_check, site, batch_id, body)
+    batch = await run_in_threadpool(site.batch, batch_id)
+    await run_in_threadpool(_check, site, batch, body)
     actor = _actor(user)
     conf = rerun_conf(
         batch_id,
         only=_only(body),
         overrides=body.overrides,
         from_stage=StageName(body.from_stage) if body.from_stage else None,
-        failure_limit=body.failure_limit,
+        failure_limit=batch.failure_limit if body.failure_limit is None else body.failure_limit,
+        budget=batch.budget,
     )
     run_id = await airflow.trigger(DAG_ID, conf, f"rerun of batch {batch_id} by {actor.name}")
     arguments = {**body.model_dump(mode="json"), "run_id": run_id}
@@ -113,9 +109,9 @@ def _only(body: RerunRequest) -> list[str]:
     return [FAILED] if body.only == "failed" else []
 
 
-def _check(site: Deployment, batch_id: str, body: RerunRequest) -> None:
+def _check(site: Deployment, batch: BatchRecord, body: RerunRequest) -> None:
     """Refuse what the run would only find out when it is planned."""
-    batch = site.batch(batch_id)
+    batch_id = batch.batch_id
     if body.only == "failed":
         _check_failed(site, batch)
     elif isinstance(body.only, list):

@@ -16,9 +16,10 @@ from magi2.prompts.caption import Caption
 from magi2.stages.captions import CAPTION
 from magi2.types import StageName
 from operators.renders import answers
-from operators.renders.contract import Clip, ClipPage, ClipsWanted, Figure, StageText
+from operators.renders.contract import Clip, ClipPage, Figure, StageText
 from operators.renders.deployment import BatchId, ClipId, Deployment, Site
 from operators.renders.links import Links, Root, run_path
+from operators.renders.requests import ClipsWanted
 
 router = APIRouter(prefix="/api/batches/{batch_id}/clips")
 

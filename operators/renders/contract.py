@@ -1,4 +1,4 @@
-"""What the pages and the server say to each other: every route of the JSON API and the shape of its bodies.
+"""What the pages and the server say to each other: every route, and what is answered; `requests` has what is asked.
 
 All routes lie under `/renders`. Links inside answers (`Media`, `image`, `manifest`) are absolute paths that can be used
 as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own UI, relative to its base.
@@ -35,23 +35,11 @@ Times are ISO 8601 in UTC, durations seconds, memory bytes, money an amount of `
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-ClipIdText = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 StageText = Literal["enhance", "encode", "preview", "refine", "decode", "mux"]
-
-
-class Sort(StrEnum):
-    """What a list of clips can be ordered by."""
-
-    NAME = "name"
-    STATE = "state"
-    SECONDS = "seconds"
-    COST = "cost"
-    UPDATED = "updated"
 
 
 class Answer(BaseModel):
@@ -295,66 +283,3 @@ class Acted(Answer):
     batch: Batch
     run_id: str | None = None
     run_path: str | None = None
-
-
-class ActionRequest(BaseModel):
-    """A body that a page sends with an action."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RerunRequest(ActionRequest):
-    """Start the batch again as a new run. `only`: all clips, those that failed, or those with these ids.
-
-    Without `from_stage` what is missing is made. With it every stage from there on is made again and compared with what
-    is stored; but with `overrides` (`refiner.steps=8`) it only says which stage the first change may reach.
-    """
-
-    from_stage: StageText | None = None
-    only: Literal["all", "failed"] | Annotated[list[ClipIdText], Field(min_length=1, max_length=1000)] = "all"
-    overrides: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = []
-    failure_limit: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-
-
-class CancelRequest(ActionRequest):
-    """End the batch for good: its run in Airflow and every clip that is not finished."""
-
-
-class PauseRequest(ActionRequest):
-    """Begin no further clip until somebody resumes."""
-
-
-class ResumeRequest(ActionRequest):
-    """Go on after a pause."""
-
-
-class PriorityRequest(ActionRequest):
-    """Let the batch's shards start before those of batches with a lower number."""
-
-    priority: Annotated[int, Field(ge=-1000, le=1000)]
-
-
-class ClipFilter(BaseModel):
-    """Which clips; all that are given must hold. `text` is looked for in prompt, names and clip id.
-
-    `stage` and `reason` are those of a failure.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    state: Literal["waiting", "running", "done", "failed", "skipped", "cancelled"] | None = None
-    profile: Annotated[str | None, Field(max_length=200)] = None
-    tag: Annotated[str | None, Field(max_length=1000)] = None
-    text: Annotated[str | None, Field(max_length=1000)] = None
-    shard: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
-    stage: StageText | None = None
-    reason: Annotated[str | None, Field(max_length=10_000)] = None
-
-
-class ClipsWanted(ClipFilter):
-    """Which clips in which order, and which page of them."""
-
-    sort: Sort = Sort.UPDATED
-    descending: bool = True
-    offset: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    limit: Annotated[int, Field(ge=1, le=200)] = 60

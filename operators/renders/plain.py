@@ -12,10 +12,11 @@ from fastapi.responses import HTMLResponse
 from magi2.catalog import ClipState
 from operators.renders.batches import Offset, list_batches, one_batch
 from operators.renders.clips import list_clips, one_clip, others
-from operators.renders.contract import Batch, Clip, ClipCard, ClipsWanted, StageBar, StageStep
+from operators.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
 from operators.renders.deployment import BatchId, ClipId, Site
 from operators.renders.html import Markup, element, link, page, table
 from operators.renders.links import Links, Root
+from operators.renders.requests import ClipsWanted
 
 BATCHES = 20
 PAGE = "/plugin/renders"

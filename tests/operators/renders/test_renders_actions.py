@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from renders_site import BATCH, OTHER, RUN, Site, client, end
 
-from magi2.catalog import BatchState
+from magi2.catalog import Actor, BatchState
 from operators.renders.airflow_api import airflow_app
 from operators.renders.app import app
 
@@ -109,12 +109,19 @@ def test_a_rerun_is_a_new_run_of_the_caller(own_site: Site, user: TestClient, ai
         "only": [own_site.id("fox")],
         "overrides": [],
         "failure_limit": 1,
+        "budget": None,
         "force": ["decode", "mux"],
     }
     ((who, action, arguments),) = log(own_site)
     assert (who, action, arguments["run_id"], arguments["from_stage"]) == (
         *("the user", "rerun", "manual__new+run", "decode"),
     )
+
+
+def test_a_rerun_may_cost_what_its_batch_may(own_site: Site, user: TestClient, airflow: FakeAirflow) -> None:
+    own_site.catalog.control.set_budget(BATCH, 12.5, by=Actor("ann", "ann"))
+    act(user, "rerun")
+    assert airflow.asked[0][2]["conf"]["budget"] == 12.5
 
 
 def test_a_script_brings_its_own_credential(own_site: Site, airflow: FakeAirflow) -> None:
@@ -129,9 +136,8 @@ def test_failed_clips_are_rerun_when_the_batch_ended(own_site: Site, user: TestC
     assert (early.status_code, "goes on" in early.json()["detail"]) == (409, True)
     end(own_site)
     assert act(user, "rerun", only="failed").status_code == 200
-    assert airflow.asked[0][2]["conf"] | {"failure_limit": 0} == {
-        **{"rerun_of": BATCH, "only": ["failed"], "overrides": [], "failure_limit": 0, "force": []}
-    }
+    conf = {"rerun_of": BATCH, "only": ["failed"], "overrides": [], "failure_limit": 2, "budget": None, "force": []}
+    assert airflow.asked[0][2]["conf"] == conf
     own_site.catalog.batches.mark(OTHER, BatchState.CANCELLED)
     none = user.post(f"/api/batches/{OTHER}/rerun", json={"only": "failed"})
     assert (none.status_code, none.json()["detail"]) == (409, "no clip of the batch failed")
