@@ -14,6 +14,7 @@ import torch
 import magi2
 from magi2 import platform
 from magi2.errors import ConfigError
+from magi2.parallel.mesh import BACKENDS
 
 PACKAGE = Path(magi2.__file__).parent
 # What only the platform module may ask or name: a check elsewhere silently picks the CPU on MUSA.
@@ -44,6 +45,7 @@ class FakeRuntime(ModuleType):
         self.memory_allocated = lambda: 3
         self.max_memory_allocated = lambda: 5
         self.mem_get_info = lambda: (60, 80)
+        self.device_count = lambda: 8
 
 
 @pytest.fixture
@@ -143,6 +145,35 @@ def test_the_runtime_of_the_platform_is_used(bare: pytest.MonkeyPatch, pretend: 
     platform.empty_cache()
     assert runtime.calls == ["synchronize", "reset_peak", "empty_cache"]
     assert platform.memory_stats() == (3, 5, 80)
+
+
+@pytest.mark.parametrize(("pretend", "count"), [(pretend_cuda, 8), (pretend_musa, 8), (lambda patch: None, 1)])
+def test_devices_are_counted_by_the_runtime_of_the_platform(
+    bare: pytest.MonkeyPatch, pretend: object, count: int
+) -> None:
+    pretend(bare)
+    assert platform.device_count() == count
+
+
+def test_the_simulated_runtime_has_no_function_that_torch_lacks() -> None:
+    assert [name for name in vars(FakeRuntime("fake")) if name[0] != "_" and not hasattr(torch.cuda, name)] == ["calls"]
+
+
+@pytest.mark.parametrize(
+    ("pretend", "backend", "can"),
+    [
+        (pretend_cuda, "nccl", {"bf16_atomics", "int64_scatter_fast", "float64", "graph_capture", "triton"}),
+        (pretend_musa, "mccl", {"triton"}),
+        (lambda patch: None, "gloo", {"int64_scatter_fast", "float64"}),
+    ],
+)
+def test_each_platform_says_what_loops_and_kernels_may_rely_on(
+    bare: pytest.MonkeyPatch, pretend: object, backend: str, can: set[str]
+) -> None:
+    pretend(bare)
+    found = platform.current()
+    assert found.collective_backend == backend and backend in BACKENDS
+    assert {name for name, value in vars(found).items() if isinstance(value, platform.Capability) and value} == can
 
 
 def test_cpu_memory_is_that_of_the_process(bare: pytest.MonkeyPatch) -> None:
@@ -254,4 +285,5 @@ def test_no_other_module_asks_what_accelerator_this_is() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if path != PACKAGE / "platform.py" and (questions := questions_in(path.read_text()))
     }
-    assert not asked
+    # The mesh refuses backends that its collectives were not written for.
+    assert asked == {"parallel/mesh.py": ["nccl", "mccl"]}
