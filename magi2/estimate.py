@@ -8,6 +8,7 @@ from statistics import median
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
+from magi2.parallel.layout import ParallelLayout
 from magi2.plan import BatchPlan
 from magi2.types import StageName
 
@@ -18,7 +19,7 @@ SAMPLES = 50
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds on the accelerators that made the samples; stages without a sample are named, not guessed."""
+    """Accelerator-seconds, on those that made the samples; stages without a sample are named, not guessed."""
 
     total_s: float
     unmeasured: tuple[str, ...]
@@ -32,12 +33,18 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
         count = plan.missing.get(stage.value, 0)
         if not count:
             continue
-        seconds = [m.timings["make_s"] for m in _recent(store, stage) if m.report.get("profile") in profiles]
+        seconds = [_accelerator_seconds(m) for m in _recent(store, stage) if m.report.get("profile") in profiles]
         if seconds:
             total += count * median(seconds)
         else:
             unmeasured.append(stage.value)
     return Estimate(total, tuple(unmeasured))
+
+
+def _accelerator_seconds(manifest: Manifest) -> float:
+    """What making the artifact took, all ranks together."""
+    layout = manifest.report.get("layout")
+    return manifest.timings["make_s"] * (ParallelLayout.parse(layout).num_ranks if layout else 1)
 
 
 def _recent(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:

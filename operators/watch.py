@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,15 +83,19 @@ def find_low_disk(min_free_percent: float) -> list[dict[str, Any]]:
 
 def run_state(dag_id: str, run_id: str) -> str | None:
     """The state of a run in Airflow, or None when it was deleted."""
+    from airflow.sdk.api.client import ServerResponseError
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
         return RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)
     except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") == 404:
-            return None
-        raise
+        if (error.error.detail or {}).get("status_code") != HTTPStatus.NOT_FOUND:
+            raise
+    except ServerResponseError as error:  # where there is no supervisor in between: `dag.test`
+        if error.response.status_code != HTTPStatus.NOT_FOUND:
+            raise
+    return None
 
 
 def _settle(store: ArtifactStore, catalog: Catalog, batch: BatchRecord, state: str | None) -> None:

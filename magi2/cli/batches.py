@@ -16,10 +16,12 @@ def plan_command(
     profile: str = typer.Option("1080p", "--profile", help="Profile of rows that name none."),
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),
+    budget: float | None = typer.Option(None, "--budget", help="What the batch may cost, in MAGI2_CURRENCY."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Dry run: clips, what the store has already, shards and the accelerator time still to spend."""
+    """Dry run: clips, what the store has already, shards, the accelerator time still to spend and what it costs."""
     from magi2.artifacts.address import open_store
+    from magi2.cost import Price
     from magi2.estimate import estimate_seconds
     from magi2.intake import plan_location
     from magi2.plan import BatchOptions
@@ -32,9 +34,10 @@ def plan_command(
         store=store,
         profile=profile,
         overrides=overrides,
-        options=BatchOptions(on_bad_rows=on_bad_rows),  # type: ignore[arg-type]  # checked there
+        options=BatchOptions(on_bad_rows=on_bad_rows, budget=budget),  # type: ignore[arg-type]  # checked there
     )
-    estimate = estimate_seconds(plan, store)
+    estimate, price = estimate_seconds(plan, store), Price.of(settings)
+    cost = price.cost(estimate.total_s) if price else None
     summary = {
         "clips": plan.clips,
         "cached": len(plan.cached),
@@ -43,6 +46,9 @@ def plan_command(
         "missing": dict(plan.missing),
         "accelerator_seconds": estimate.total_s,
         "unmeasured_stages": list(estimate.unmeasured),
+        "cost": cost,
+        "budget": budget,
+        "currency": price.currency if price else None,
     }
     if as_json:
         print_json(summary)
@@ -55,6 +61,10 @@ def plan_command(
     known = f"about {estimate.total_s:,.0f} accelerator-seconds"
     rest = f", not counting {', '.join(estimate.unmeasured)}, never measured here" if estimate.unmeasured else ""
     results.print(known + rest)
+    if price is not None and cost is not None:
+        over = budget is not None and cost > budget
+        verdict = ": more than the budget, shards that start after it is spent are skipped" if over else ""
+        results.print(f"about {price.text(cost)}{verdict}")
 
 
 def gc_command(
