@@ -61,8 +61,9 @@ def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
 @triton.jit
 def _heads_kernel(
     qkv, q_weight, k_weight, rope, to_packed, q, k, v, first_end, second_end, stride,
-    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, SETS: tl.constexpr,
-    BLOCK: tl.constexpr, MOVE: tl.constexpr,
+    q_token, kv_token, q_block, kv_block,
+    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCKS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
+    SETS: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
 ):  # fmt: skip
     packed = tl.program_id(0).to(tl.int64)
     grouped = packed
@@ -90,13 +91,14 @@ def _heads_kernel(
             wide = wide * scale * (tl.load(weight + channel).to(tl.float32) + 1.0)[None, :]
             other = other * scale * (tl.load(weight + partner).to(tl.float32) + 1.0)[None, :]
             values = (wide * cosine[None, :] + other * sine[None, :]).to(values.dtype)
-        inner = head[:, None] * D + channel[None, :]
         if start < Q_HEADS:
-            tl.store(q + (packed * Q_HEADS + start) * D + inner, values)
-        elif start < Q_HEADS + KV_HEADS:
-            tl.store(k + (packed * KV_HEADS + start - Q_HEADS) * D + inner, values)
+            target, number, size = q + packed * q_token, start + head, Q_HEADS // BLOCKS
+            target += (number // size).to(tl.int64)[:, None] * q_block
         else:
-            tl.store(v + (packed * KV_HEADS + start - Q_HEADS - KV_HEADS) * D + inner, values)
+            number, size = (start - Q_HEADS) % KV_HEADS + head, KV_HEADS // BLOCKS
+            target = (k if start < Q_HEADS + KV_HEADS else v) + packed * kv_token
+            target += (number // size).to(tl.int64)[:, None] * kv_block
+        tl.store(target + (number % size)[:, None] * D + channel[None, :], values)
 
 
 def packed_heads(
@@ -128,6 +130,22 @@ def write_heads(
     _write_heads(qkv, q_weight, k_weight, rope, None, (qkv.shape[0], 0), out)
 
 
+def head_blocks(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    to_packed: Tensor,
+    group_sizes: Sequence[int],
+    num_heads: tuple[int, int],
+    out: Tensor,
+) -> None:
+    """The heads of `packed_heads`, written to `out` [P, N, (H + 2G) / P, d]: block p has the p-th part of each kind."""
+    kinds = [count // out.shape[0] for count in (num_heads[0], num_heads[1], num_heads[1])]
+    q, k, v = out.split(kinds, dim=2)
+    _write_heads(qkv, q_weight, k_weight, rope, to_packed, group_sizes, (q, k, v))
+
+
 def _write_heads(
     qkv: Tensor,
     q_weight: Tensor,
@@ -137,22 +155,24 @@ def _write_heads(
     group_sizes: Sequence[int],
     out: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    q, k, v = out
-    (num_tokens, query_heads, dim), kv_heads = q.shape, k.shape[1]
+    q, k, v = (tensor if tensor.dim() == 4 else tensor.unsqueeze(0) for tensor in out)
+    (blocks, num_tokens, _, dim) = q.shape
+    query_heads, kv_heads = blocks * q.shape[2], blocks * k.shape[2]
     block = next(size for size in (8, 4, 2, 1) if query_heads % size == 0 and kv_heads % size == 0)
     if num_tokens:
         _heads_kernel[(num_tokens,)](
             qkv, q_weight, k_weight, rope, rope if to_packed is None else to_packed, q, k, v,
             group_sizes[0], group_sizes[0] + group_sizes[1], qkv.stride(0),
-            Q_HEADS=query_heads, KV_HEADS=kv_heads, D=dim, HALF=rope.shape[1] // 2,
+            q.stride(1), k.stride(1), q.stride(0), k.stride(0),
+            Q_HEADS=query_heads, KV_HEADS=kv_heads, BLOCKS=blocks, D=dim, HALF=rope.shape[1] // 2,
             SETS=q_weight.shape[0] // dim, BLOCK=block, MOVE=to_packed is not None, num_warps=2,
         )  # fmt: skip
 
 
 @triton.jit
 def _gate_kernel(
-    out, logits, to_grouped, gated, stride_logits,
-    WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
+    out, logits, to_grouped, gated, stride_logits, stride_block,
+    WIDTH: tl.constexpr, PART: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
 ):  # fmt: skip
     grouped = tl.program_id(0).to(tl.int64)
     packed = grouped
@@ -161,24 +181,26 @@ def _gate_kernel(
     channel = tl.arange(0, BLOCK)
     mask = channel < WIDTH
     gate = sigmoid(tl.load(logits + grouped * stride_logits + channel // D, mask=mask, other=0.0).to(tl.float32))
-    values = tl.load(out + packed * WIDTH + channel, mask=mask, other=0.0).to(tl.float32) * gate
+    place = out + (channel // PART).to(tl.int64) * stride_block + packed * PART + channel % PART
+    values = tl.load(place, mask=mask, other=0.0).to(tl.float32) * gate
     tl.store(gated + grouped * WIDTH + channel, values.to(gated.dtype.element_ty), mask=mask)
 
 
 def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None) -> Tensor:
     """Attention output [N, H, d] in packed order, times a sigmoid per head: [N, H * d] in grouped order, rounded once.
 
-    `gate_logits` [N, H] are in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that
-    the orders are the same.
+    The output may also come in blocks of heads, [P, N, H / P, d], each contiguous by itself. `gate_logits` [N, H] are
+    in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that the orders are the same.
     """
-    num_tokens, num_heads, dim = out.shape
-    width = num_heads * dim
+    blocks = out if out.dim() == 4 else out.unsqueeze(0)
+    count, num_tokens, num_heads, dim = blocks.shape
+    width = count * num_heads * dim
     gated = out.new_empty(num_tokens, width)
     if num_tokens:
         _gate_kernel[(num_tokens,)](
-            out, gate_logits, out if to_grouped is None else to_grouped, gated, gate_logits.stride(0),
-            WIDTH=width, D=dim, BLOCK=triton.next_power_of_2(width), MOVE=to_grouped is not None,
-            num_warps=8 if width > 1024 else 4,
+            blocks, gate_logits, blocks if to_grouped is None else to_grouped, gated, gate_logits.stride(0),
+            blocks.stride(0), WIDTH=width, PART=num_heads * dim, D=dim, BLOCK=triton.next_power_of_2(width),
+            MOVE=to_grouped is not None, num_warps=8 if width > 1024 else 4,
         )  # fmt: skip
     return gated
 

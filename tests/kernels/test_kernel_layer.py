@@ -89,6 +89,25 @@ def test_heads_are_normalised_rotated_and_packed(
         assert error(actual, wanted) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("heads", [(8, 8), (4, 2), (6, 6)])
+def test_heads_and_gates_take_blocks_of_heads(heads: tuple[int, int], device: torch.device) -> None:
+    """Laid out for two ranks, the same bits in other places."""
+    tokens, dim, half = 19, 16, 6
+    qkv = random(device, tokens, (heads[0] + 2 * heads[1]) * dim, scale=2)
+    arguments = [random(device, 3 * dim, seed=i, scale=0.2) for i in (1, 2)]
+    order = torch.randperm(tokens, generator=torch.Generator().manual_seed(4)).to(device)
+    arguments += [random(device, tokens, 2 * half, seed=3), order]
+    plain = rows.packed_heads(qkv, *arguments, (3, 12, 4), heads)
+    out = torch.full((2, tokens, (heads[0] + 2 * heads[1]) // 2, dim), torch.nan, device=device)
+    rows.head_blocks(qkv, *arguments, (3, 12, 4), heads, out)
+    for rank, block in enumerate(out):
+        wanted = torch.cat([kind.chunk(2, dim=1)[rank] for kind in plain], dim=1)
+        assert torch.equal(block, wanted)
+    logits = random(device, tokens, heads[0], seed=5)
+    blocks = torch.stack(plain[0].chunk(2, dim=1))
+    assert torch.equal(rows.gate_heads(blocks, logits, order), rows.gate_heads(plain[0], logits, order))
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_gate_and_sink_scale_whole_heads(dtype: torch.dtype, device: torch.device) -> None:
     out, logits = random(device, 11, 3, 16).to(dtype), random(device, 11, 3, seed=1).to(dtype)

@@ -75,6 +75,21 @@ def packed_heads(
     return q[to_packed], k[to_packed], v[to_packed]
 
 
+def head_blocks(
+    qkv: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    to_packed: Tensor,
+    group_sizes: tuple[int, ...],
+    num_heads: tuple[int, int],
+    out: Tensor,
+) -> None:
+    """The heads of `packed_heads`, written to `out` [P, N, (H + 2G) / P, d]: block p has the p-th part of each kind."""
+    heads = packed_heads(qkv, q_weight, k_weight, rope, to_packed, group_sizes, num_heads)
+    torch.cat([kind.view(len(kind), len(out), -1, kind.shape[2]).transpose(0, 1) for kind in heads], dim=2, out=out)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: Sequences, softcap: float) -> Tensor:
     """Non-causal attention within each sequence, with sinks: [N, H, d] in the dtype of `q`. All in packed order.
 
@@ -100,8 +115,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: Sequences,
 def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor) -> Tensor:
     """Attention output [N, H, d] in packed order, times one sigmoid gate per head: [N, H * d] in grouped order.
 
-    `gate_logits` [N, H] are in grouped order. fp32 with one rounding to the dtype of `out`.
+    The output may also come in blocks of heads, [P, N, H / P, d]. `gate_logits` [N, H] are in grouped order. fp32 with
+    one rounding to the dtype of `out`.
     """
+    if out.dim() == 4:
+        out = out.transpose(0, 1).flatten(1, 2)
     gated = out[to_grouped].float() * torch.sigmoid(gate_logits.float()).unsqueeze(-1)
     return gated.to(out.dtype).flatten(1)
 

@@ -131,6 +131,7 @@ class _FastOps:
             mhc_input=self.mhc_input,
             mhc_post=self.mhc_post,
             packed_heads=rows.packed_heads,
+            head_blocks=rows.head_blocks,
             attend=self.attend,
             gate_heads=rows.gate_heads,
             swiglu7=self.swiglu7,

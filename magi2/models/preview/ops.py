@@ -102,6 +102,9 @@ class PreviewOps:
     packed_heads: Callable[
         [Tensor, Tensor, Tensor, Tensor, Tensor, Sizes, tuple[int, int]], tuple[Tensor, Tensor, Tensor]
     ] = attention.packed_heads
+    head_blocks: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Sizes, tuple[int, int], Tensor], None] = (
+        attention.head_blocks
+    )
     attend: Callable[[Tensor, Tensor, Tensor, Tensor, attention.Sequences, float], Tensor] = attention.attend
     gate_heads: Callable[[Tensor, Tensor, Tensor], Tensor] = attention.gate_heads
     swiglu7: Callable[[Tensor], Tensor] = swiglu7

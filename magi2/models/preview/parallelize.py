@@ -34,7 +34,7 @@ from magi2.models.preview.layout import (
 )
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.ops import ExpertRun, HeldExperts, LocalRun, PreviewOps
+from magi2.models.preview.ops import ExpertRun, HeldExperts, LocalRun, PreviewOps, Sizes
 from magi2.models.preview.traffic import VELOCITIES
 from magi2.parallel.buffers import Buffers
 from magi2.parallel.collectives import even_split, starts
@@ -180,22 +180,37 @@ class _RankOps:
     def table(self, inner: PreviewOps) -> PreviewOps:
         """`inner` with the exchanges around it."""
         self._inner = inner
-        return replace(inner, attend=self.attend, start_experts=self.start_experts, tokens_travel=True)
+        table = replace(inner, start_experts=self.start_experts, tokens_travel=True)
+        if self._mesh.cp.size > 1:
+            table = replace(table, packed_heads=self.packed_heads, attend=self.attend)
+        return table
+
+    def packed_heads(
+        self,
+        qkv: Tensor,
+        q_weight: Tensor,
+        k_weight: Tensor,
+        rope: Tensor,
+        to_packed: Tensor,
+        group_sizes: Sizes,
+        num_heads: tuple[int, int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads of the own tokens as parts of what `attend` will send: [P, S, H/P, d] and twice [P, S, G/P, d]."""
+        kinds = [count // self._mesh.cp.size for count in (num_heads[0], num_heads[1], num_heads[1])]
+        dim = qkv.shape[1] // (num_heads[0] + 2 * num_heads[1])
+        self._outbox = self._heads.outbox(qkv.shape[0], sum(kinds), dim, qkv)
+        self._inner.head_blocks(qkv, q_weight, k_weight, rope, to_packed, group_sizes, num_heads, self._outbox)
+        q, k, v = torch.split(self._outbox, kinds, dim=2)
+        return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, spans: Sequences, softcap: float) -> Tensor:
-        """Attention of the own tokens [S, H, d] over all tokens of the sequence."""
-        ranks, lengths = self._mesh.cp.size, self.clip.counts_of(self._mesh.cp.ranks)
-        if ranks == 1:
-            return self._inner.attend(q, k, v, sinks, spans, softcap)
-        kinds = [tensor.shape[1] // ranks for tensor in (q, k, v)]
-        outbox = self._heads.outbox(q.shape[0], sum(kinds), q.shape[2], q)
-        for tensor, block in zip((q, k, v), torch.split(outbox, kinds, dim=2), strict=True):
-            block.copy_(tensor.view(len(tensor), ranks, -1, tensor.shape[2]).transpose(0, 1))
-        q, k, v = torch.split(self._heads.to_heads(outbox, lengths), kinds, dim=1)
-        own_sinks = sinks.chunk(ranks, dim=1)[self._mesh.cp.rank]
+        """Attention of the own tokens over all tokens of the sequence, by blocks of heads: [P, S, H/P, d]."""
+        lengths = self.clip.counts_of(self._mesh.cp.ranks)
+        kinds = [tensor.shape[2] for tensor in (q, k, v)]
+        q, k, v = torch.split(self._heads.to_heads(self._outbox, lengths), kinds, dim=1)
+        own_sinks = sinks.chunk(self._mesh.cp.size, dim=1)[self._mesh.cp.rank]
         out = self._inner.attend(q, k, v, own_sinks, spans, softcap)
-        home = self._heads.to_tokens(out.contiguous(), lengths)
-        return home.transpose(0, 1).flatten(1, 2)
+        return self._heads.to_tokens(out.contiguous(), lengths)
 
     def start_experts(self, experts: HeldExperts, x: Tensor) -> ExpertRun:
         """Send tokens [S, M, D] to the ranks that hold their experts."""
