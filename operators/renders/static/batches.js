@@ -1,5 +1,5 @@
 // The first page: every batch, how far it is and what it cost.
-import { duration, count, money } from "./format.js";
+import { acceleratorTime, count, duration, money } from "./format.js";
 import { Answer, Badge, Choice, Heading, Said, SearchBox, StageBars, When } from "./parts.js";
 import { h } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
@@ -104,7 +104,7 @@ export function BatchNumbers({ batch }) {
     clips.skipped ? ["skipped", count(clips.skipped)] : null,
     clips.cancelled ? ["cancelled", count(clips.cancelled)] : null,
     batch.is_live ? ["left", duration(batch.seconds_left)] : null,
-    ["accelerator", duration(batch.accelerator_seconds)],
+    ["accelerator", acceleratorTime(batch.accelerator_seconds)],
     cost && ["cost", budget ? `${cost} of ${budget}` : cost],
   ].filter(Boolean);
   return h(

@@ -1,6 +1,6 @@
 // One clip: the picture first, then what it was made from, what each stage did, and every way on from here.
 import { RerunClip } from "./actions.js";
-import { clipName, duration, money } from "./format.js";
+import { acceleratorTime, clipName, duration, money } from "./format.js";
 import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
@@ -110,7 +110,7 @@ function Origin({ clip, currency }) {
         ["Seed", h("code", null, clip.seed)],
         ["Tags", clip.tags.length > 0 && h(Said, { text: clip.tags.join(", ") })],
         ["Other names", clip.names.length > 1 && h(Said, { text: clip.names.slice(1).join(", ") })],
-        ["Accelerator", duration(clip.accelerator_seconds)],
+        ["Accelerator", acceleratorTime(clip.accelerator_seconds)],
         ["Time", duration(clip.seconds)],
         ["Cost", money(clip.cost, currency)],
         ["Shard", clip.shard === null ? null : String(clip.shard)],

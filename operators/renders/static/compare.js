@@ -1,5 +1,5 @@
 // Two clips side by side, playing in step: the left one leads, the right one follows.
-import { clipName, duration, money } from "./format.js";
+import { acceleratorTime, clipName, duration, money } from "./format.js";
 import { Answer, Badge, ClipName, Heading, Said } from "./parts.js";
 import { h, useEffect, useRef, useState } from "./react.js";
 import { Go } from "./route.js";
@@ -179,11 +179,11 @@ function align([lead, follower]) {
 function Differences({ clips, currency }) {
   const rows = [
     ["Prompt", (clip) => clip.prompt],
-    ["Caption", (clip) => clip.caption],
+    ["Caption", (clip) => (clip.caption === clip.prompt ? null : clip.caption)],
     ["Profile", (clip) => clip.profile],
     ["Seed", (clip) => String(clip.seed)],
     ["Time", (clip) => duration(clip.seconds)],
-    ["Accelerator", (clip) => duration(clip.accelerator_seconds)],
+    ["Accelerator", (clip) => acceleratorTime(clip.accelerator_seconds)],
     ["Cost", (clip) => money(clip.cost, currency)],
     ["Flags", (clip) => clip.flags.join(", ")],
     ...settingRows(clips),

@@ -18,6 +18,11 @@ export function duration(seconds) {
   return seconds >= 10 || seconds === 0 ? `${Math.round(seconds)} s` : `${seconds.toFixed(1)} s`;
 }
 
+/** Accelerator-seconds; many are counted in hours, as they are paid. */
+export function acceleratorTime(seconds) {
+  return seconds < 7200 ? duration(seconds) : `${count(Math.round(seconds / 3600))} h`;
+}
+
 /** Bytes in binary units. */
 export function bytes(count) {
   if (count === null || count === undefined) return "–";
@@ -35,7 +40,8 @@ export function bytes(count) {
 export function money(amount, currency) {
   if (amount === null || amount === undefined) return null;
   const digits = amount === 0 || amount >= 0.1 ? 2 : 4;
-  return `${amount.toFixed(digits)} ${currency ?? ""}`.trim();
+  const form = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return `${amount.toLocaleString(undefined, form)} ${currency ?? ""}`.trim();
 }
 
 /** A whole number with separators. */

@@ -64,10 +64,14 @@ function Step({ step, span, currency, hasCost }) {
     h("td", null, step.host ? h(Said, { text: step.host }) : "–"),
     h(
       "td",
-      { className: "links" },
-      step.manifest && h("a", { className: "link", href: step.manifest }, "Manifest"),
-      h(AirflowLink, { path: step.log_path }, "Log"),
-      h(AirflowLink, { path: step.task_path }, "Task"),
+      null,
+      h(
+        "span",
+        { className: "links" },
+        step.manifest && h("a", { className: "link", href: step.manifest }, "Manifest"),
+        h(AirflowLink, { path: step.log_path }, "Log"),
+        h(AirflowLink, { path: step.task_path }, "Task"),
+      ),
     ),
   );
   if (!step.error) return row;
