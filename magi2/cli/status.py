@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from magi2.cli.console import errors, print_json, results
@@ -85,7 +86,7 @@ def _view(found: Sequence[BatchStatus], with_shards: bool, price: Price | None) 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Text:
     """A table for a terminal; elsewhere lines of aligned text, never folded, for pipes and logs."""
     if results.is_terminal:
-        table = Table(*columns)
+        table = Table(*(Column(name, no_wrap=True) for name in columns), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         return table

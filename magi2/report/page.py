@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, tostring
 
@@ -69,7 +69,7 @@ def _body(shared: SharedReport) -> Iterator[Element]:
         f"planned {shared.created_at[:16].replace('T', ' ')} UTC",
     ]
     people = [f"by {shared.requested_by}"] if shared.requested_by else []
-    facts = " · ".join([f"batch {report.batch_id}", *run, *people, report.source])
+    facts = " · ".join([f"batch {report.batch_id}", *run, *people, PurePosixPath(report.source).name])
     yield _node("p", _text(facts), class_="facts")
     if not shared.is_final:
         yield _node("p", "This batch has not ended: what is not finished stands among the failures.", class_="note")
@@ -157,7 +157,7 @@ def _clip(clip: SharedClip) -> Element:
 def _whole(clip: SharedClip) -> Iterator[Element]:
     reported = clip.reported
     if clip.video:
-        yield _node("video", controls="", preload="none", src=clip.video)
+        yield _node("video", controls="", preload="none", loading="lazy", poster=clip.poster, src=clip.video)
     else:
         yield _node("p", _text(clip.missing or "no file is kept beside this page"))
     facts = [("clip", (reported.clip_id or "")[:12]), ("profile", reported.profile), ("seed", str(reported.seed))]
