@@ -44,7 +44,9 @@ def batch_page(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
     found = list_clips(site, links, batch_id, wanted)
     here = f"{links.root}/batches/{batch_id}"
     states = [link(here, f"all {batch.clips.total}")]
-    states += [link(f"{here}?state={state}", f"{state} {getattr(batch.clips, state)}") for state in ClipState]
+    counts = ((state, getattr(batch.clips, state)) for state in ClipState)
+    states += [link(f"{here}?state={state}", f"{state} {count}") for state, count in counts if count]
+    report = link(f"{links.root}/documents/batches/{batch_id}/report.md", "report")
     chosen = {
         name: str(value)
         for name, value in wanted.model_dump(mode="json", exclude_defaults=True, exclude={"offset"}).items()
@@ -57,7 +59,7 @@ def batch_page(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
         element(
             "p", f"{batch.state}, begun {batch.created_at:{TIME}} by {batch.started_by or 'hand'}, {_money(batch)}"
         ),
-        element("p", link(f"{links.root}/documents/batches/{batch_id}/report.md", "report"), " of the finished batch"),
+        "" if batch.is_live else element("p", report),
         table(STAGE_HEADER, map(_stage_row, batch.stages)),
         element("nav", *(part for state in states for part in (state, " "))),
         _grid(found.clips, links),
