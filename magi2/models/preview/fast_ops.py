@@ -21,7 +21,7 @@ from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes, sum_branches
+from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes, gated_attention, sum_branches
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +134,7 @@ class _FastOps:
             head_blocks=rows.head_blocks,
             attend=self.attend,
             gate_heads=rows.gate_heads,
+            gated_attention=self.gated_attention,
             swiglu7=self.swiglu7,
             route=self.route,
             run_experts=self.run_experts,
@@ -167,8 +168,26 @@ class _FastOps:
         function = best_attention(q.shape[2], q.dtype, q.device) if softcap <= 0 else None
         if function is None:
             return attention.attend(q, k, v, sinks, sequences, softcap)
-        sink = torch.logsumexp(sinks.float(), dim=0)
-        return function(q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+        out, log_sums = function(q, k, v, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+        return rows.fold_sink_(out, log_sums, torch.logsumexp(sinks.float(), dim=0))
+
+    def gated_attention(
+        self,
+        ops: PreviewOps,
+        heads: tuple[Tensor, Tensor, Tensor],
+        sinks: Tensor,
+        sequences: attention.Sequences,
+        softcap: float,
+        gate_logits: Tensor,
+        to_grouped: Tensor,
+    ) -> Tensor:
+        """Sink, gate and order in one pass, unless attention is another's (as on many ranks) or plain."""
+        q = heads[0]
+        function = best_attention(q.shape[2], q.dtype, q.device) if softcap <= 0 else None
+        if function is None or ops.attend != self.attend:
+            return gated_attention(ops, heads, sinks, sequences, softcap, gate_logits, to_grouped)
+        out, log_sums = function(*heads, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+        return rows.gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
 
     def swiglu7(self, x: Tensor) -> Tensor:
         return rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2))

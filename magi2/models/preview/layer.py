@@ -50,9 +50,10 @@ class Attention(nn.Module):
         qkv = self.linear_qkv(y, layout.group_sizes)
         gate_logits = self.linear_g(y, layout.group_sizes)
         norms = self.q_norm.weight, self.k_norm.weight
-        q, k, v = self.ops.packed_heads(qkv, *norms, layout.rope, layout.to_packed, layout.group_sizes, self.num_heads)
-        out = self.ops.attend(q, k, v, self.sinks, layout.sequences, self.softcap)
-        gated = self.ops.gate_heads(out, gate_logits, layout.to_grouped)
+        heads = self.ops.packed_heads(qkv, *norms, layout.rope, layout.to_packed, layout.group_sizes, self.num_heads)
+        gated = self.ops.gated_attention(
+            self.ops, heads, self.sinks, layout.sequences, self.softcap, gate_logits, layout.to_grouped
+        )
         projected: Tensor = self.linear_proj(gated, layout.group_sizes)
         return projected
 

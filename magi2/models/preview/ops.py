@@ -92,6 +92,22 @@ def sum_branches(mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
     return mlp.merge(experts.result(), group_sizes) + unrouted
 
 
+def gated_attention(
+    ops: PreviewOps,
+    heads: tuple[Tensor, Tensor, Tensor],
+    sinks: Tensor,
+    sequences: attention.Sequences,
+    softcap: float,
+    gate_logits: Tensor,
+    to_grouped: Tensor,
+) -> Tensor:
+    """Attention of packed `heads` (q, k, v) by `ops`, then its gates: [N, H * d] in grouped order.
+
+    Both steps may be one, as long as `ops` attends itself.
+    """
+    return ops.gate_heads(ops.attend(*heads, sinks, sequences, softcap), gate_logits, to_grouped)
+
+
 @dataclass(frozen=True)
 class PreviewOps:
     """What the layers call; each default's docstring is the contract of its entry."""
@@ -107,6 +123,9 @@ class PreviewOps:
     )
     attend: Callable[[Tensor, Tensor, Tensor, Tensor, attention.Sequences, float], Tensor] = attention.attend
     gate_heads: Callable[[Tensor, Tensor, Tensor], Tensor] = attention.gate_heads
+    gated_attention: Callable[
+        [PreviewOps, tuple[Tensor, Tensor, Tensor], Tensor, attention.Sequences, float, Tensor, Tensor], Tensor
+    ] = gated_attention
     swiglu7: Callable[[Tensor], Tensor] = swiglu7
     route: Callable[[Tensor, Tensor, Tensor, int, bool, float], moe.Routes] = moe.route
     run_experts: Callable[[Tensor, moe.Routes, Tensor, Tensor, Tensor, ExpertShare], Tensor] = moe.run_experts
