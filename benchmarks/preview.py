@@ -27,6 +27,7 @@ from benchmarks.preview_shapes import (
 )
 from magi2.kernels import experts, routing, sorting
 from magi2.kernels.attention import attend_cudnn, best_attention
+from magi2.kernels.rows import gate_heads
 from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview.attention import Sequences
 from magi2.models.preview.expert_share import expert_share
@@ -128,27 +129,39 @@ def token_parts(layer: Layer, layout: ClipLayout, clip: Clip, limits: Ceilings) 
     yield Result("mhc", tokens, 2 * once, limits.floor_ms(0, mhc_bytes(tokens)))
     qkv = torch.randn(tokens, 3 * WIDTH, device=device).bfloat16()
     gates = torch.randn(tokens, HEADS, device=device).bfloat16()
+    log_sums, sink = torch.randn(HEADS, tokens, device=device), torch.randn(HEADS, device=device)
     norms = layer.attention.q_norm.weight, layer.attention.k_norm.weight
     q, k, v = ops.packed_heads(qkv, *norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
     mixed = torch.randn(tokens, 4 * MOE.shared_expert_intermediate_size, device=device).bfloat16()
     arguments = (*norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
     spans = [
         timed(lambda: ops.packed_heads(qkv, *arguments)),
-        timed(lambda: ops.gate_heads(q, gates, layout.to_grouped)),
+        timed(lambda: gate_heads(q, gates, layout.to_grouped, (log_sums, sink))),
         timed(lambda: ops.swiglu7(mixed)),
     ]
     size = 2.0 * qkv.nbytes + 2.0 * q.nbytes + 1.5 * mixed.nbytes
     yield Result("elementwise", tokens, sum(spans), limits.floor_ms(0, size))
-    sinks = layer.attention.sinks
+    # Sinks are folded in with the gates, so their cost is above.
+    where = layout.sequences.bounds, layout.sequences.cu_seqlens, layout.sequences.max_length
     floor = limits.floor_ms(attention_flops(clip, HEADS), 0)
-    yield Result("attention", tokens, timed(lambda: ops.attend(q, k, v, sinks, layout.sequences, 0.0)), floor)
-    yield Result("attention_cudnn", tokens, timed(lambda: cudnn(q, k, v, sinks, layout.sequences, 0.0)), floor)
+    best = best_attention(HEAD_DIM, q.dtype, device)
+    for part, function in (("attention", best), ("attention_cudnn", attend_cudnn)):
+        if function is not None:
+            yield Result(part, tokens, timed(lambda f=function: f(q, k, v, *where)), floor)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: Sequences, softcap: float) -> Tensor:
-    """Attention as it is without FlashAttention-3."""
-    sink = torch.logsumexp(sinks.float(), dim=0)
-    return attend_cudnn(q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+def without_flash(
+    ops: PreviewOps,
+    heads: tuple[Tensor, Tensor, Tensor],
+    sinks: Tensor,
+    sequences: Sequences,
+    softcap: float,
+    gate_logits: Tensor,
+    to_grouped: Tensor,
+) -> Tensor:
+    """Gated attention as it is without FlashAttention-3."""
+    out, log_sums = attend_cudnn(*heads, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+    return gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
 
 
 def layer_part(part: str, layer: Layer, layout: ClipLayout, floor_ms: float, *, graph: bool = False) -> Result:
@@ -213,7 +226,7 @@ def run(device: torch.device, limits: Ceilings, clips: tuple[str, ...]) -> list[
             results += token_parts(sparse, layout, clip, limits)
             floors = [layer_floor(limits, clip, clip.tokens, index, shape, HEADS) for index in (SPARSE, DENSE)]
             results.append(layer_part("sparse_layer", sparse, layout, floors[0]))
-            prepare(sparse, replace(ops, attend=cudnn))
+            prepare(sparse, replace(ops, gated_attention=without_flash))
             results.append(layer_part("sparse_layer_cudnn", sparse, layout, floors[0]))
             prepare(sparse, ops)
             results.append(layer_part("dense_layer", dense, layout, floors[1]))

@@ -12,6 +12,7 @@ from torch import Tensor
 from benchmarks.preview_shapes import CLIPS, CONFIG, clip_layout, make_streams
 from magi2.kernels import experts, reference, routing, sorting
 from magi2.kernels.attention import attend_cudnn, attend_flash
+from magi2.kernels.rows import fold_sink_, gate_heads
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, expert_settings, features
 from magi2.models.layers import swiglu7
 from magi2.models.preview import attention, moe
@@ -134,6 +135,10 @@ def check_tokens(layer: Layer, device: torch.device) -> Iterator[Check]:
     gates = torch.randn(tokens, CONFIG.num_heads, device=device).bfloat16()
     expected = attention.gate_heads(q, gates, layout.to_grouped)
     yield compare("gate", lambda: ops.gate_heads(q, gates, layout.to_grouped), expected)
+    log_sums, sink = torch.randn(CONFIG.num_heads, tokens, device=device), torch.randn(CONFIG.num_heads, device=device)
+    folded = reference.fold_sink(q, log_sums, sink, torch.float32)
+    expected = reference.gate_heads(folded, gates, layout.to_grouped, torch.float32)
+    yield compare("gate with sink", lambda: gate_heads(q, gates, layout.to_grouped, (log_sums, sink)), expected)
     yield compare("swiglu", lambda: ops.swiglu7(qkv), swiglu7(qkv))
     yield from check_attention(q, k, v, layer.attention.sinks, layout.sequences)
 
@@ -146,9 +151,11 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: a
     column = sink.view(-1, 1, 1).expand(-1, 64, 1)
     probabilities = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
     expected = torch.einsum("hqk,khd->qhd", probabilities, v[start:stop].float())
-    arguments = (q, k, v, sink, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+    arguments = (q, k, v, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
     for function in (attend_flash, attend_cudnn):
         try:
-            yield compare(function.__name__, lambda f=function: f(*arguments)[start : start + 64], expected)
+            yield compare(
+                function.__name__, lambda f=function: fold_sink_(*f(*arguments), sink)[start : start + 64], expected
+            )
         except (ImportError, RuntimeError) as error:
             yield Check(f"{function.__name__}: {str(error)[:40]}", float("nan"), float("nan"), False)

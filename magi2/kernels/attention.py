@@ -1,7 +1,7 @@
-"""Attention with sinks from the fastest library kernel at hand; the sink is folded in through the log-sum-exp.
+"""Attention from the fastest library kernel at hand, with what it takes to fold in sinks afterwards.
 
 Both kernels give the logarithm of the softmax's sum, and one more logit without a value only scales the output by
-exp(l) / (exp(l) + exp(z)); see `rows.fold_sink_`.
+exp(l) / (exp(l) + exp(z)): see `rows.fold_sink_`, and `rows.gate_heads`, which does it in the same pass.
 """
 
 # Shapes: N tokens, H query heads, G key/value heads, d head dim, P sequences
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # Modules that offer FlashAttention-3's interface: the vendor's own name, and that of the fa3-fwd wheel.
 _FLASH_MODULES = ("flash_attn_interface", "fa3_fwd_interface")
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Sequence[int], Tensor, int], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int], Tensor, int], tuple[Tensor, Tensor]]
 
 
 @cache
@@ -38,20 +38,22 @@ def _flash_function() -> Callable[..., tuple[Tensor, Tensor]] | None:
 
 
 def attend_flash(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
-) -> Tensor:
-    """[N, H, d] for q [N, H, d], k and v [N, G, d] by FlashAttention-3; `sink` [H] fp32 is one logit per head."""
+    q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
+) -> tuple[Tensor, Tensor]:
+    """Attention within each sequence by FlashAttention-3, without sinks: [N, H, d] for q [N, H, d], k and v [N, G, d].
+
+    With it the logarithms of the softmax's sums, [H, N] fp32 of any strides.
+    """
     function = _flash_function()
     if function is None:
         raise ImportError(f"none of {', '.join(_FLASH_MODULES)} is installed")
     lengths = (cu_seqlens, cu_seqlens, max_length, max_length)
-    out, log_sums = function(q, k, v, *lengths, softmax_scale=q.shape[-1] ** -0.5, return_attn_probs=True)
-    return fold_sink_(out, log_sums, sink)
+    return function(q, k, v, *lengths, softmax_scale=q.shape[-1] ** -0.5, return_attn_probs=True)
 
 
 def attend_cudnn(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], cu_seqlens: Tensor, max_length: int
+) -> tuple[Tensor, Tensor]:
     """The same by cuDNN, one call per sequence, or one for all when they are equally long."""
     lengths = [stop - start for start, stop in pairwise(bounds)]
     if len(set(lengths)) == 1:
@@ -59,16 +61,15 @@ def attend_cudnn(
         shape = (len(bounds) - 1, max_length)
     else:
         shape = (1, -1)
-    outputs = []
+    outputs, sums = [], []
     for parts in zip(*(tensor.split(lengths) for tensor in (q, k, v)), strict=True):
         batch = [part.unflatten(0, shape).transpose(1, 2) for part in parts]
         out, log_sums = torch.ops.aten._scaled_dot_product_cudnn_attention(*batch, None, True)[:2]
-        rows = out.transpose(1, 2)
-        rows = rows if rows.is_contiguous() else rows.contiguous()
-        for row, log_sum in zip(rows, log_sums.flatten(2), strict=True):
-            fold_sink_(row, log_sum, sink)
-        outputs.append(rows.flatten(0, 1))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+        sums.append(log_sums.flatten(2).transpose(0, 1).flatten(1))
+    if len(outputs) == 1:
+        return outputs[0].contiguous(), sums[0]
+    return torch.cat(outputs), torch.cat(sums, dim=1)
 
 
 @cache
@@ -96,7 +97,7 @@ def _is_right(attend: Attend, head_dim: int, dtype: torch.dtype, device: torch.d
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 256, 1, head_dim, generator=generator).to(device, dtype).unbind()
     cu_seqlens = torch.tensor([0, 128, 256], dtype=torch.int32, device=device)
-    out = attend(q, k, v, torch.zeros(1, device=device), (0, 128, 256), cu_seqlens, 128)
+    out = fold_sink_(*attend(q, k, v, (0, 128, 256), cu_seqlens, 128), torch.zeros(1, device=device))
     for rows in (slice(0, 128), slice(128, 256)):
         scores = (q[rows, 0].float() @ k[rows, 0].float().t() * head_dim**-0.5).exp()
         wanted = scores @ v[rows, 0].float() / (scores.sum(1, keepdim=True) + 1)

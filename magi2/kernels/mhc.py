@@ -106,28 +106,41 @@ def _store_coefficients(
 
 
 @triton.jit
+def _group_tile(tile, first_end, second_end, num_tokens, BLOCK: tl.constexpr):
+    """Weight set, first row and end row of a tile; tiles begin anew in each of the three groups of rows."""
+    first_tiles = tl.cdiv(first_end, BLOCK)
+    second_tiles = first_tiles + tl.cdiv(second_end - first_end, BLOCK)
+    index = (tile >= first_tiles).to(tl.int32) + (tile >= second_tiles).to(tl.int32)
+    passed = tl.where(index == 0, 0, tl.where(index == 1, first_tiles, second_tiles))
+    begin = tl.where(index == 0, 0, tl.where(index == 1, first_end, second_end))
+    end = tl.where(index == 0, first_end, tl.where(index == 1, second_end, num_tokens))
+    return index, begin + (tile - passed) * BLOCK, end
+
+
+@triton.jit
 def _coefficients_kernel(
-    streams, phi, gain, offset, out, first, end,
+    streams, phi, gain, offset, out, first_end, second_end, num_tokens,
     WIDTH: tl.constexpr, PLANES: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    SETS: tl.constexpr, DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK
-    row = (first + start + tl.arange(0, BLOCK)).to(tl.int64)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    index, start, end = 0, tile * BLOCK, num_tokens
+    if SETS > 1:
+        index, start, end = _group_tile(tile, first_end, second_end, num_tokens, BLOCK)
+    row = (start + tl.arange(0, BLOCK)).to(tl.int64)
     mask = row < end
     channels, lanes = tl.arange(0, CHANNELS), tl.arange(0, PLANES * _LANES)
     product = tl.zeros([BLOCK, PLANES * _LANES], tl.float32)
     squares = tl.zeros([BLOCK], tl.float32)
     for k in tl.range(0, WIDTH, CHANNELS, num_stages=STAGES):
         if DESCRIPTORS:
-            tile = streams.load([start, k])
-            block = phi.load([k, 0])
+            tile_rows = streams.load([start, k])
+            block = phi.load([index * WIDTH + k, 0])
         else:
-            tile = tl.load(
-                streams + (row - first)[:, None] * WIDTH + (k + channels)[None, :], mask=mask[:, None], other=0.0
-            )
-            block = tl.load(phi + (k + channels)[:, None] * (PLANES * _LANES) + lanes[None, :])
-        product = tl.dot(tile, block, product, input_precision="ieee")
-        wide = tile.to(tl.float32)
+            tile_rows = tl.load(streams + row[:, None] * WIDTH + (k + channels)[None, :], mask=mask[:, None], other=0.0)
+            block = tl.load(phi + (index * WIDTH + k + channels)[:, None] * (PLANES * _LANES) + lanes[None, :])
+        product = tl.dot(tile_rows, block, product, input_precision="ieee")
+        wide = tile_rows.to(tl.float32)
         squares += tl.sum(wide * wide, axis=1)
     _store_coefficients(product, squares, gain, offset, out, row, mask, WIDTH, PLANES, BLOCK)
 
@@ -143,21 +156,23 @@ def coefficients(
 
     `group_sizes` says which rows use which of the weight sets, where there is more than one.
     """
-    width = streams.shape[1] * streams.shape[2]
-    out = streams.new_empty(streams.shape[0], COEFFICIENTS)
+    num_tokens, width = streams.shape[0], streams.shape[1] * streams.shape[2]
+    sets, lanes = weights.phi.shape[0], weights.phi.shape[2]
+    out = streams.new_empty(num_tokens, COEFFICIENTS)
     use_descriptors = available.descriptors and streams.dtype != torch.float32
-    for index, first, end in _row_ranges(streams.shape[0], weights.phi.shape[0], group_sizes):
-        chosen = settings or _logit_settings(end - first, use_descriptors)
-        rows: Tensor | TensorDescriptor = streams[first:end].view(-1, width)
-        phi: Tensor | TensorDescriptor = weights.phi[index]
-        if use_descriptors:
-            rows = TensorDescriptor.from_tensor(rows, [chosen.block_tokens, chosen.block_channels])
-            phi = TensorDescriptor.from_tensor(phi, [chosen.block_channels, phi.shape[1]])
-        _coefficients_kernel[(triton.cdiv(end - first, chosen.block_tokens),)](
-            rows, phi, weights.gain, weights.offset, out, first, end,
-            WIDTH=width, PLANES=weights.phi.shape[2] // _LANES.value, BLOCK=chosen.block_tokens,
-            CHANNELS=chosen.block_channels, STAGES=chosen.stages, DESCRIPTORS=use_descriptors,
-            num_warps=chosen.warps,
+    chosen = settings or _logit_settings(num_tokens, use_descriptors)
+    parts = [num_tokens] if sets == 1 else group_sizes
+    tiles = sum(triton.cdiv(size, chosen.block_tokens) for size in parts)
+    rows: Tensor | TensorDescriptor = streams.view(-1, width)
+    phi: Tensor | TensorDescriptor = weights.phi.view(-1, lanes)
+    if use_descriptors and num_tokens:
+        rows = TensorDescriptor.from_tensor(rows, [chosen.block_tokens, chosen.block_channels])
+        phi = TensorDescriptor.from_tensor(phi, [chosen.block_channels, lanes])
+    if num_tokens:
+        _coefficients_kernel[(tiles,)](
+            rows, phi, weights.gain, weights.offset, out, group_sizes[0], group_sizes[0] + group_sizes[1], num_tokens,
+            WIDTH=width, PLANES=lanes // _LANES.value, BLOCK=chosen.block_tokens, CHANNELS=chosen.block_channels,
+            STAGES=chosen.stages, SETS=sets, DESCRIPTORS=use_descriptors, num_warps=chosen.warps,
         )  # fmt: skip
     return out
 
@@ -166,18 +181,6 @@ def _logit_settings(num_tokens: int, use_descriptors: bool) -> MhcSettings:
     if not use_descriptors:
         return LOGIT_SETTINGS_PLAIN
     return LOGIT_SETTINGS if num_tokens > _FEW_TOKENS else LOGIT_SETTINGS_FEW
-
-
-def _row_ranges(num_tokens: int, sets: int, group_sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(weight set, first row, end row) of the rows that share a set; empty ones are left out."""
-    if sets == 1:
-        return [(0, 0, num_tokens)] if num_tokens else []
-    ranges, first = [], 0
-    for index, size in enumerate(group_sizes):
-        if size:
-            ranges.append((index, first, first + size))
-        first += size
-    return ranges
 
 
 @triton.jit

@@ -171,8 +171,9 @@ def _write_heads(
 
 @triton.jit
 def _gate_kernel(
-    out, logits, to_grouped, gated, stride_logits, stride_block,
+    out, logits, to_grouped, log_sums, sinks, gated, stride_logits, stride_block, stride_head, stride_token,
     WIDTH: tl.constexpr, PART: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
+    SINK: tl.constexpr,
 ):  # fmt: skip
     grouped = tl.program_id(0).to(tl.int64)
     packed = grouped
@@ -180,27 +181,36 @@ def _gate_kernel(
         packed = tl.load(to_grouped + grouped).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     mask = channel < WIDTH
-    gate = sigmoid(tl.load(logits + grouped * stride_logits + channel // D, mask=mask, other=0.0).to(tl.float32))
+    head = channel // D
+    gate = sigmoid(tl.load(logits + grouped * stride_logits + head, mask=mask, other=0.0).to(tl.float32))
+    if SINK:
+        log_sum = tl.load(log_sums + head * stride_head + packed * stride_token, mask=mask, other=0.0)
+        gate *= sigmoid(log_sum - tl.load(sinks + head, mask=mask, other=0.0))
     place = out + (channel // PART).to(tl.int64) * stride_block + packed * PART + channel % PART
     values = tl.load(place, mask=mask, other=0.0).to(tl.float32) * gate
     tl.store(gated + grouped * WIDTH + channel, values.to(gated.dtype.element_ty), mask=mask)
 
 
-def gate_heads(out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None) -> Tensor:
+def gate_heads(
+    out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None, sink: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """Attention output [N, H, d] in packed order, times a sigmoid per head: [N, H * d] in grouped order, rounded once.
 
     The output may also come in blocks of heads, [P, N, H / P, d], each contiguous by itself. `gate_logits` [N, H] are
     in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that the orders are the same.
+    With a `sink`, log-sums [H, N] in packed order and logits [H] as for `fold_sink_`, the sinks are folded in as well.
     """
     blocks = out if out.dim() == 4 else out.unsqueeze(0)
     count, num_tokens, num_heads, dim = blocks.shape
     width = count * num_heads * dim
     gated = out.new_empty(num_tokens, width)
+    log_sums, sinks = sink if sink is not None else (gate_logits, gate_logits)
     if num_tokens:
         _gate_kernel[(num_tokens,)](
-            blocks, gate_logits, blocks if to_grouped is None else to_grouped, gated, gate_logits.stride(0),
-            blocks.stride(0), WIDTH=width, PART=num_heads * dim, D=dim, BLOCK=triton.next_power_of_2(width),
-            MOVE=to_grouped is not None, num_warps=8 if width > 1024 else 4,
+            blocks, gate_logits, blocks if to_grouped is None else to_grouped, log_sums, sinks, gated,
+            gate_logits.stride(0), blocks.stride(0), log_sums.stride(0), log_sums.stride(1),
+            WIDTH=width, PART=num_heads * dim, D=dim, BLOCK=triton.next_power_of_2(width),
+            MOVE=to_grouped is not None, SINK=sink is not None, num_warps=8 if width > 1024 else 4,
         )  # fmt: skip
     return gated
 

@@ -117,3 +117,27 @@ def test_gate_and_sink_scale_whole_heads(dtype: torch.dtype, device: torch.devic
     log_sums, sinks = random(device, 11, 3, seed=3, scale=4).t(), random(device, 3, seed=4, scale=4)
     expected = reference.fold_sink(out, log_sums, sinks, torch.float64)
     assert error(rows.fold_sink_(out.clone(), log_sums, sinks), expected) < TOLERANCE[dtype]
+    both = rows.gate_heads(out, logits, order, (log_sums, sinks))
+    assert error(both, reference.gate_heads(expected, logits, order, torch.float64)) < TOLERANCE[dtype]
+    in_place = rows.gate_heads(out, logits, None)
+    same = torch.arange(11, device=device)
+    assert error(in_place, reference.gate_heads(out, logits, same, torch.float64)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_are_normalised_to_another_dtype(dtype: torch.dtype, device: torch.device) -> None:
+    x, weight = random(device, 9, 80, scale=3), random(device, 80, seed=1)
+    expected = reference.grouped_rms_norm(x.double(), weight, (9, 0, 0))
+    assert error(rows.rms_norm_rows(x, weight, dtype), expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_heads_keep_their_order_without_a_permutation(dtype: torch.dtype, device: torch.device) -> None:
+    qkv, rope = random(device, 7, 8 * 16, scale=2).to(dtype), random(device, 7, 12, seed=3)
+    weights = [random(device, 16, seed=i, scale=0.2) for i in (1, 2)]
+    got = tuple(torch.full((7, heads, 16), torch.nan, dtype=dtype, device=device) for heads in (4, 2, 2))
+    rows.write_heads(qkv, *weights, rope, got)
+    order = torch.arange(7, device=device)
+    expected = reference.packed_heads(qkv, *weights, rope, order, (7, 0, 0), (4, 2), torch.float64)
+    for actual, wanted in zip(got, expected, strict=True):
+        assert error(actual, wanted) < TOLERANCE[dtype]
