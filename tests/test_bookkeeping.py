@@ -17,7 +17,7 @@ from magi2.catalog.totals import read_totals
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.errors import CancelledError, ImageError, InfrastructureError
+from magi2.errors import CancelledError, ImageError, InfrastructureError, PausedError
 from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.report import build_report
 from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
@@ -160,6 +160,18 @@ def test_stage_that_ends_early_keeps_what_it_had_finished(
     books.ended(this, error)  # type: ignore[arg-type]
     (good,), (lost,) = (catalog.runs.of_clip(plan.batch_id, clip.clip_id) for clip in (GOOD, LOST))
     assert (good.state, lost.state, lost.error) == (RunState.REUSED, state, str(error))
+
+
+def test_clips_not_begun_before_a_pause_are_waiting(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:
+    books.planned(plan)
+    this = job(plan, StageName.PREVIEW)
+    books.started(this, [clip.clip_id for clip in CLIPS])
+    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    books.ended(this, PausedError("paused"))
+    clip = catalog.clips.get(plan.batch_id, LOST.clip_id)
+    assert clip is not None
+    assert (clip.state, catalog.runs.of_clip(plan.batch_id, LOST.clip_id)) == (ClipState.WAITING, [])
+    assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE
 
 
 def test_next_attempt_takes_up_a_failed_clip(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:

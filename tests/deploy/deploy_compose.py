@@ -25,7 +25,8 @@ def env_lines(path: Path) -> dict[str, str]:
 
 def example_environment() -> dict[str, str]:
     """The example's variables with a value for each that has none and needs one."""
-    optional = ("AIRFLOW_BIND", "LAYOUT", "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
+    shown = ("PRICE_PER_ACCELERATOR_HOUR", "CURRENCY", "NOTIFY_CONN_ID")
+    optional = ("AIRFLOW_BIND", "LAYOUT", *shown, "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
     names = [name for name in env_lines(ENV_EXAMPLE) if name not in optional]
     return {name: f"/example/{name}" if name.endswith("_DIR") else f"example-{name.lower()}" for name in names}
 

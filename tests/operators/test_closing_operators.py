@@ -12,6 +12,10 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 from operator_helpers import Deployment, Task
 
+from magi2.catalog import BatchState, ClipState, Run, RunState
+from magi2.errors import BatchCancelledError, BudgetSpentError
+from magi2.report import save_failure
+from magi2.types import StageName
 from operators.inbox import InboxOperator
 from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
 from operators.plan import PlanOperator
@@ -51,6 +55,47 @@ def test_finished_batch_tells_its_counts_to_whoever_waits_for_the_asset(
     assert (summary["clips_done"], summary["clips_failed"]) == (2, 0)
     assert context["outlet_events"][BATCHES].extra == summary
     assert summary["report"] == f"batches/{batch_id}/report.json"
+
+
+def test_clips_over_budget_fail_no_run_and_are_told_apart(deployment: Deployment, batch_id: str, task: Task) -> None:
+    save_failure(
+        deployment.store, batch_id, 0, StageName.ENHANCE, BudgetSpentError("budget: 5.00 USD of 5.00 USD spent")
+    )
+    summary = report(batch_id).work(task.context())
+    assert (summary["clips_over_budget"], summary["clips_failed"]) == (2, 0)
+    progress = deployment.catalog().batches.progress(batch_id)
+    assert (progress.batch.state, progress.clips[ClipState.SKIPPED]) == (BatchState.DONE, 2)
+
+
+def test_report_of_a_cancelled_batch_ends_its_run_and_the_batch(
+    deployment: Deployment, batch_id: str, task: Task
+) -> None:
+    save_failure(deployment.store, batch_id, 0, StageName.ENHANCE, BatchCancelledError("batch night was cancelled"))
+    with pytest.raises(AirflowFailException, match="cancelled before 2 clips were rendered"):
+        report(batch_id).work(task.context())
+    progress = deployment.catalog().batches.progress(batch_id)
+    assert (progress.batch.state, progress.clips[ClipState.CANCELLED]) == (BatchState.CANCELLED, 2)
+
+
+def test_report_tells_what_the_batch_cost(
+    deployment: Deployment, batch_id: str, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGI2_PRICE_PER_ACCELERATOR_HOUR", "1800")
+    deployment.deliver(batch_id)
+    catalog = deployment.catalog()
+    (one, two) = (clip.clip_id for clip in catalog.clips.search().rows)
+    for clip_id, stage, seconds in ((one, StageName.ENCODE, 2.0), (one, StageName.PREVIEW, 16.0), (two, "refine", 2.0)):
+        run = Run(clip_id=clip_id, stage=StageName(stage), state=RunState.MADE, accelerator_seconds=seconds)
+        catalog.runs.finish(batch_id, [run])
+    report(batch_id).work(task.context())
+    document = deployment.document(f"batches/{batch_id}/report.json")
+    assert (document["accelerator_seconds"], document["cost"], document["currency"]) == (20.0, 10.0, "USD")
+    assert {clip["clip_id"]: clip["cost"] for clip in document["done"]} == {one: 9.0, two: 1.0}
+    costs = {stage: count["cost"] for stage, count in document["stages"].items()}
+    assert (costs["encode"], costs["preview"], costs["refine"], costs["mux"]) == (1.0, 8.0, 1.0, 0.0)
+    text = (deployment.store.get_document(f"batches/{batch_id}/report.md") or b"").decode()
+    assert "20.0 accelerator-seconds, 10.00 USD" in text
+    assert "9.00 USD" in text
 
 
 @pytest.mark.parametrize("batch_id", [None, ""])

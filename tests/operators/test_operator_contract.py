@@ -50,7 +50,7 @@ def test_stage_runs_in_its_pool_and_queue_with_retries_and_a_limit(kind: type[St
     assert operator.retry_exponential_backoff > 1
     assert operator.retry_delay < operator.max_retry_delay
     assert timedelta(hours=1) < operator.execution_timeout <= timedelta(days=1)
-    assert operator.template_fields == ("batch_id", "shard")
+    assert operator.template_fields == ("batch_id", "shard", "layout")
     assert [link.name for link in operator.operator_extra_links] == ["Clips", "Manifest", "Log"]
 
 
@@ -89,7 +89,7 @@ def test_every_retryable_class_is_retried_and_no_other() -> None:
         return [root, *(each for kind in root.__subclasses__() for each in classes(kind))]
 
     for kind in classes(errors.Magi2Error):
-        if kind.__module__ == errors.__name__ and kind is not errors.CancelledError:
+        if kind.__module__ == errors.__name__ and not issubclass(kind, errors.CancelledError):
             decision = RETRY_POLICY.evaluate(kind("x"), try_number=1, max_tries=3)
             assert (decision.action is RetryAction.RETRY) is kind.retryable, kind
 

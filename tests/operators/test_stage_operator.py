@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 from operator_helpers import Deployment, Task
 
-from magi2.catalog import ClipState
+from magi2.catalog import Actor, ClipState, Run, RunState
 from magi2.errors import CancelledError, InfrastructureError, InputError
+from magi2.types import StageName
 from operators.plan import PlanOperator
 from operators.stages import PreviewOperator, RefineOperator
 
@@ -98,3 +101,65 @@ def test_unknown_batch_or_shard_is_refused(deployment: Deployment, batch_id: str
         values: dict[str, Any] = arguments
         with pytest.raises(InputError, match="is not in the store"):
             StubbedPreview(task_id="preview", **values).work(task.context())
+
+
+ANN = Actor("1", "ann")
+
+
+class Unstartable(PreviewOperator):
+    worker_module = "no_such_module"
+
+
+def test_task_of_a_paused_batch_frees_its_slot_and_asks_again_soon(
+    deployment: Deployment, batch_id: str, task: Task
+) -> None:
+    deployment.catalog().control.pause(batch_id, by=ANN)
+    before = datetime.now(UTC)
+    with pytest.raises(AirflowRescheduleException) as raised:
+        Unstartable(task_id="preview", batch_id=batch_id, shard=0).work(task.context())
+    assert before + timedelta(seconds=30) <= raised.value.reschedule_date <= datetime.now(UTC) + timedelta(seconds=30)
+    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.WAITING] == 2
+
+
+def test_clips_not_begun_when_a_batch_is_paused_wait_for_the_next_time(
+    deployment: Deployment, batch_id: str, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_ACTION", "PausedError")
+    with pytest.raises(AirflowRescheduleException):
+        preview(batch_id).work(task.context())
+    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.WAITING] == 2
+    assert deployment.document(f"batches/{batch_id}/failures/0.preview.json") is None
+    monkeypatch.setenv("STUB_ACTION", "work")
+    assert preview(batch_id).work(task.context())["made"] == 1
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_task_of_a_cancelled_batch_is_skipped_and_its_clips_are_cancelled(
+    deployment: Deployment, batch_id: str, task: Task, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    if is_begun:
+        monkeypatch.setenv("STUB_ACTION", "BatchCancelledError")
+    else:
+        deployment.catalog().control.cancel(batch_id, by=ANN)
+    operator = StubbedPreview if is_begun else Unstartable
+    with pytest.raises(AirflowSkipException):
+        operator(task_id="preview", batch_id=batch_id, shard=0).work(task.context())
+    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.CANCELLED] == 2
+    assert deployment.document(f"batches/{batch_id}/failures/0.preview.json")["error_code"] == "batch_cancelled"
+
+
+def test_shard_that_begins_after_the_budget_is_spent_is_skipped(
+    deployment: Deployment, batch_id: str, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGI2_PRICE_PER_ACCELERATOR_HOUR", "3600")
+    catalog = deployment.catalog()
+    catalog.control.set_budget(batch_id, 5.0, by=ANN)
+    (clip_id, *_) = (clip.clip_id for clip in catalog.clips.search().rows)
+    run = Run(clip_id=clip_id, stage=StageName.ENCODE, state=RunState.MADE, accelerator_seconds=5.0)
+    catalog.runs.finish(batch_id, [run])
+    with pytest.raises(AirflowSkipException, match=r"budget: 5\.00 USD of 5\.00 USD spent"):
+        Unstartable(task_id="preview", batch_id=batch_id, shard=0).work(task.context())
+    skipped = catalog.clips.search().rows
+    assert {(clip.state, clip.reason) for clip in skipped} == {
+        (ClipState.SKIPPED, "budget: 5.00 USD of 5.00 USD spent")
+    }
