@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
+from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.lengths import audio_latent_count, latent_size
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
@@ -51,13 +54,13 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> PreviewModel:
-        spread: Any = {"mesh": self.context.team.mesh} if self.context.team.size > 1 else {}
+        self._check_memory()
         model = load_preview(
             self.context.weights.folder("preview"),
             self.context.book.profile.architectures.preview,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
-            **spread,
+            mesh=self.context.team.mesh,
         )
         if self.context.accelerator.triton:
             # Here: a CPU machine need not have Triton.
@@ -65,6 +68,21 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
 
             use_fast_ops(model)
         return model
+
+    def _check_memory(self) -> None:
+        """Raises: ConfigError when the model and a clip with the longest text do not fit the accelerator."""
+        context, profile = self.context, self.context.book.profile
+        if context.accelerator.name == "cpu":
+            return
+        video = prod(latent_size(profile.duration_s, profile.preview.height, profile.preview.width))
+        tokens = video + audio_latent_count(profile.duration_s) + profile.text.max_tokens
+        check_footprint(
+            profile.architectures.preview,
+            context.team.mesh.layout,
+            (tokens, tokens),
+            card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
+            compute_dtype=context.compute_dtype,
+        )
 
     def read(self, clip: Clip) -> PreviewInputs:
         conditioning = load_conditioning(self.context, clip)

@@ -21,7 +21,7 @@ from magi2.prompts.offline import STRUCTURER_VERSION
 from magi2.prompts.words import words_digest
 from magi2.types import Clip, StageName
 
-NUMERICS_VERSION: Mapping[StageName, int] = dict.fromkeys(StageName, 1)
+NUMERICS_VERSION: Mapping[StageName, int] = dict.fromkeys(StageName, 1) | {StageName.PREVIEW: 2}
 """Raised for a stage whenever a change of code changes the values that it makes."""
 
 PREVIEW_FPS = Fraction(25, 2)

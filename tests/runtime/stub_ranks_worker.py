@@ -1,0 +1,74 @@
+"""The real worker and real stages, with a fault in the preview of one clip where STUB_FAULT says."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magi2.runtime import meeting, worker
+from magi2.stages.preview import PreviewStage
+from magi2.stages.team import Team
+
+FAULT = json.loads(os.environ["STUB_FAULT"])
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def strike(step: int) -> None:
+    """Do what the fault is, if it is this rank's and this step's."""
+    if FAULT.get("rank") not in (None, RANK) or step != FAULT.get("step", 0):
+        return
+    if FAULT["kind"] == "oom":
+        raise torch.OutOfMemoryError("Tried to allocate 141.00 GiB. GPU 0 has a total capacity of 139.80 GiB")
+    try:
+        os.close(os.open(FAULT["once"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return  # it was in an earlier attempt
+    os.kill(os.getpid(), signal.SIGSTOP if FAULT["kind"] == "freeze" else signal.SIGKILL)
+
+
+class FaultyPreview(PreviewStage):
+    """A preview that fails on the clip of a certain seed, when a step is done or, for step 0, before the first."""
+
+    def compute(self, clip: Any, inputs: Any, models: Any, folder: Path | None) -> Any:
+        self._is_struck = clip.seed == FAULT["seed"]
+        if self._is_struck:
+            strike(0)
+        return super().compute(clip, inputs, models, folder)
+
+    def on_step(self, clip: Any) -> Any:
+        tell = super().on_step(clip)
+
+        def step(done: int, total: int) -> None:
+            tell(done, total)
+            if self._is_struck and done:
+                self._wait_for_snapshot(clip, done)
+                strike(done)
+
+        return step
+
+    def _wait_for_snapshot(self, clip: Any, done: int) -> None:
+        """So that every run loses the same steps: what is due is saved before the fault strikes."""
+        if done != FAULT.get("step") or FAULT["kind"] == "oom":
+            return
+        wanted = done // self.context.snapshot_every * self.context.snapshot_every
+        while wanted and f"step {wanted}" not in _saved(self, clip):
+            pass
+
+
+def _saved(stage: Any, clip: Any) -> str:
+    from magi2.stages.snapshots import load_snapshot
+
+    tensors = load_snapshot(stage.context.store, stage.recipe(clip), lambda: stage._noise(clip)[0].state())
+    return f"step {int(tensors['step'])}" if tensors else ""
+
+
+if __name__ == "__main__":
+    from magi2.stages import render
+
+    render.STAGES[PreviewStage.name] = FaultyPreview
+    meeting.Team = lambda mesh, control: Team(mesh, control, patience_s=2.0)  # type: ignore[assignment,misc]
+    sys.exit(worker.main())

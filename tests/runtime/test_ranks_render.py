@@ -1,0 +1,145 @@
+"""Real stages on several gloo ranks under the real launcher: equal to one rank, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks_shard import BATCH, SNAPSHOT_EVERY, RanksShard, make_shard
+from runtime_helpers import Machine
+
+from magi2.artifacts.local import LocalStore
+from magi2.errors import InfrastructureError
+from magi2.parallel.layout import ParallelLayout
+from magi2.runtime.events import Event, Resumed
+from magi2.runtime.job import StageJob
+from magi2.runtime.launcher import JobResult
+from magi2.runtime.results import read_results
+from magi2.runtime.watch import Limits
+from magi2.types import StageName
+
+pytestmark = pytest.mark.ranks
+LIMITS = Limits(start=100, meet=100, grace=2, stacks=0.3)
+TWO = ParallelLayout.parse("sp2")
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, golden: Path) -> RanksShard:
+    """The shard before its preview."""
+    image = golden / "output" / "images" / "wide_160x90.png"
+    return make_shard(tmp_path_factory.mktemp("ranks") / "encoded", tiny_checkpoint, image)
+
+
+@pytest.fixture(scope="module")
+def by_one(encoded: RanksShard, tmp_path_factory: pytest.TempPathFactory) -> RanksShard:
+    """The shard's previews and refined latents, each clip made alone by one rank."""
+    shard = encoded.copy(tmp_path_factory.mktemp("ranks") / "by_one")
+    for stage in (StageName.PREVIEW, StageName.REFINE):
+        for clip in shard.clips:
+            assert shard.run_alone(stage, [clip]) == ["made"]
+    return shard
+
+
+@pytest.fixture(scope="module")
+def by_two(encoded: RanksShard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksShard]:
+    """The shard's previews and refined latents by two ranks, all clips in one launch of each stage."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        crew = Crew(Machine(folder, monkeypatch), encoded.copy(folder / "store"), monkeypatch)
+        for stage in (StageName.PREVIEW, StageName.REFINE):
+            assert [clip.state for clip in crew.run(stage).clips] == ["made"] * 3
+        assert crew.machine.processes() == {}
+        yield crew.shard
+
+
+class Crew:
+    """Launches stages of a shard on many ranks."""
+
+    def __init__(self, machine: Machine, shard: RanksShard, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine, self.shard = machine, shard
+        self.heard: list[Event] = []
+        self._monkeypatch = monkeypatch
+        monkeypatch.setenv("MAGI2_CKPT_ROOT", str(shard.checkpoint))
+        monkeypatch.setenv("MAGI2_DEVICE", "cpu")
+        monkeypatch.setenv("MAGI2_DETERMINISTIC", "1")
+        monkeypatch.setenv("MAGI2_SNAPSHOT_EVERY", str(SNAPSHOT_EVERY))
+
+    def run(
+        self,
+        stage: StageName = StageName.PREVIEW,
+        layout: ParallelLayout = TWO,
+        *,
+        number: int = 0,
+        fault: dict[str, object] | None = None,
+        limits: Limits = LIMITS,
+    ) -> JobResult:
+        self._monkeypatch.setenv("STUB_FAULT", json.dumps(fault))
+        module = "stub_ranks_worker" if fault else "magi2.runtime.worker"
+        job = StageJob(BATCH, number, stage, str(self.shard.store), layout=layout, worker_module=module)
+        return self.machine.launcher(limits).run(job, on_event=self.heard.append)
+
+    def resumed(self) -> list[tuple[str, int]]:
+        """Which clips went on from which step."""
+        return [(event.clip_id, event.done) for event in self.heard if isinstance(event, Resumed)]
+
+    def snapshots(self) -> list[str]:
+        return list(LocalStore(self.shard.store).list_documents("snapshots"))
+
+
+@pytest.fixture
+def crew(machine: Machine, encoded: RanksShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crew:
+    return Crew(machine, encoded.copy(tmp_path / "copy"), monkeypatch)
+
+
+@pytest.mark.parametrize("stage", [StageName.PREVIEW, StageName.REFINE])
+def test_two_ranks_make_what_one_makes(by_one: RanksShard, by_two: RanksShard, stage: StageName) -> None:
+    for clip in by_two.clips:
+        assert by_two.distance(by_one, stage, clip) <= 1e-5
+        manifest = LocalStore(by_two.store).find(stage, by_two.key(stage, clip))
+        assert manifest is not None and manifest.report["layout"] == "sp2.cfg1.ep2"
+
+
+def test_killed_rank_is_named_and_its_clip_goes_on_from_the_snapshot(crew: Crew, by_two: RanksShard) -> None:
+    clip = crew.shard.clips[2]
+    crew.shard.plan(1, [clip])
+    fault = {"kind": "kill", "rank": 0, "seed": 2, "step": 3, "once": str(crew.shard.store.parent / "struck")}
+    with pytest.raises(InfrastructureError, match=r"rank 0 \(process \d+\) died at clip \w+ step [23]/4"):
+        crew.run(number=1, fault=fault)
+    assert crew.machine.processes() == {} and crew.machine.lock_is_free()
+    assert len(crew.snapshots()) == 1
+    elsewhere = crew.shard.copy(crew.shard.store.parent / "elsewhere")
+    assert [c.state for c in crew.run(number=1, fault=fault).clips] == ["made"]
+    assert crew.resumed() == [(clip.clip_id, 2)]
+    assert crew.shard.digests(StageName.PREVIEW, clip) == by_two.digests(StageName.PREVIEW, clip)
+    assert crew.snapshots() == []
+    assert elsewhere.run_alone(StageName.PREVIEW, [clip]) == ["made"]
+    assert elsewhere.distance(by_two, StageName.PREVIEW, clip) <= 1e-5
+
+
+def test_clip_without_enough_memory_on_every_rank_fails_alone_in_one_group(crew: Crew, by_two: RanksShard) -> None:
+    result = crew.run(fault={"kind": "oom", "seed": 1, "step": 2})
+    assert [clip.state for clip in result.clips] == ["made", "failed", "made"]
+    assert result.clips[1].error_code == "out_of_memory"
+    assert "141.00 GiB" in (result.clips[1].error or "") and "rank 0 held" in (result.clips[1].error or "")
+    assert len(list((crew.machine.folder / "logs").iterdir())) == 1
+    for clip in (crew.shard.clips[0], crew.shard.clips[2]):
+        assert crew.shard.digests(StageName.PREVIEW, clip) == by_two.digests(StageName.PREVIEW, clip)
+
+
+def test_clip_without_enough_memory_on_one_rank_fails_alone_and_a_new_group_goes_on(
+    crew: Crew, by_two: RanksShard
+) -> None:
+    result = crew.run(fault={"kind": "oom", "rank": 1, "seed": 1, "step": 2})
+    states = {clip.clip_id: (clip.state, clip.error_code) for clip in result.clips}
+    first, lost, last = crew.shard.clips
+    assert states == {
+        first.clip_id: ("made", None),
+        lost.clip_id: ("failed", "out_of_memory"),
+        last.clip_id: ("made", None),
+    }
+    assert len(list((crew.machine.folder / "logs").iterdir())) == 2
+    rows = read_results(LocalStore(crew.shard.store), BATCH, 0, StageName.PREVIEW)
+    assert [row["state"] for row in rows] == ["reused", "failed", "made"]
+    assert crew.shard.digests(StageName.PREVIEW, last) == by_two.digests(StageName.PREVIEW, last)
