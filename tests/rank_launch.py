@@ -6,17 +6,17 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-TIMEOUT_S = 180
+TIMEOUT_S = 600
 
 
-def launch(script: Path, ranks: int, folder: Path) -> None:
-    """Run `script`, which calls `on_ranks`, for that many ranks; what they find they write into `folder`."""
+def launch(script: Path, worlds: Sequence[int], folder: Path) -> None:
+    """Run `script`, which calls `on_ranks`, for each number of ranks; what n ranks find they write into `folder`/n."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(script), str(ranks), str(folder)],
+        [sys.executable, str(script), str(folder), *map(str, worlds)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -27,14 +27,18 @@ def launch(script: Path, ranks: int, folder: Path) -> None:
 
 def on_ranks(work: Callable[[int, Path], None]) -> None:
     """The main program of such a script: `work(ranks, folder)` in each rank, with the process group set up."""
-    ranks, folder = int(sys.argv[1]), Path(sys.argv[2])
+    folder, worlds = Path(sys.argv[1]), map(int, sys.argv[2:])
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_rank, args=(work, rank, ranks, folder)) for rank in range(ranks)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    sys.exit(max(abs(process.exitcode or 0) for process in processes))
+    for ranks in worlds:
+        own = folder / str(ranks)
+        own.mkdir()
+        processes = [fork.Process(target=_rank, args=(work, rank, ranks, own)) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            sys.exit(1)
 
 
 def _rank(work: Callable[[int, Path], None], rank: int, ranks: int, folder: Path) -> None:

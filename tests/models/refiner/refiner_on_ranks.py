@@ -23,7 +23,7 @@ TINY = RefinerConfig(
 )
 CPU = torch.device("cpu")
 TESTS = Path(__file__).parents[2]
-NoDeviceRead = runpy.run_path(str(TESTS / "conftest.py"))["_NoDeviceRead"]
+NoDeviceRead = runpy.run_path(str(TESTS / "conftest.py"))["NoDeviceRead"]
 
 
 def layouts(ranks: int) -> list[str]:

@@ -10,26 +10,28 @@ import torch
 from rank_launch import launch
 from safetensors.torch import load_file
 
+from magi2.parallel.layout import ParallelLayout
+
 pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).with_name("refiner_on_ranks.py")
+WORLDS = (2, 4, 8)
 CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
 
 
-@pytest.fixture(scope="module", params=[2, 4, 8])
-def ranks(request):
-    return request.param
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The folder with what the ranks of every world found."""
+    folder = tmp_path_factory.mktemp("refiner")
+    launch(SCRIPT, WORLDS, folder)
+    return folder
 
 
-@pytest.fixture(scope="module", params=["sequence", "sequence and guidance"])
-def spread(request, ranks, tmp_path_factory):
-    """What every rank said of one layout, and the tensors of the first; all layouts of a number of ranks at once."""
-    folder = tmp_path_factory.getbasetemp() / f"refiner-on-{ranks}"
-    if not folder.exists():
-        folder.mkdir()
-        launch(SCRIPT, ranks, folder)
-    name = f"sp{ranks}" if request.param == "sequence" else f"sp{ranks // 2}.cfg2"
-    facts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
-    return facts, load_file(folder / f"{name}.safetensors")
+@pytest.fixture(params=[f"sp{n}" for n in WORLDS] + [f"sp{n // 2}.cfg2" for n in WORLDS])
+def spread(request, found):
+    """What every rank said of one layout, and the tensors of the first."""
+    ranks = ParallelLayout.parse(request.param).num_ranks
+    facts = [json.loads((found / str(ranks) / f"{request.param}.{rank}.json").read_text()) for rank in range(ranks)]
+    return facts, load_file(found / str(ranks) / f"{request.param}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_every_layout_equals_one_rank_and_the_published_result(
     assert relative_error(got, load_refiner_golden(case)["fp32.out_video"]) <= 1e-5
 
 
-@pytest.mark.parametrize("spread", ["sequence and guidance"], indirect=True)
+@pytest.mark.parametrize("spread", [f"sp{n // 2}.cfg2" for n in WORLDS], indirect=True)
 def test_a_full_run_on_two_guidance_halves_is_the_published_one(spread, load_refiner_golden, relative_error):
     facts, results = spread
     assert relative_error(results["sampling"], load_refiner_golden("sampling_5step")["fp32.final"]) <= 1e-4

@@ -14,13 +14,21 @@ from torch import Tensor
 from turbo_on_ranks import LATENTS, clip, toy
 
 pytestmark = pytest.mark.ranks
+WORLDS = (2, 4)
 Spread = tuple[list[dict[str, Any]], dict[str, Tensor]]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def spread(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Spread:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what the ranks of every world found."""
     folder = tmp_path_factory.mktemp("turbo")
-    launch(Path(__file__).with_name("turbo_on_ranks.py"), request.param, folder)
+    launch(Path(__file__).with_name("turbo_on_ranks.py"), WORLDS, folder)
+    return folder
+
+
+@pytest.fixture(params=WORLDS)
+def spread(request: pytest.FixtureRequest, found: Path) -> Spread:
+    folder = found / str(request.param)
     facts = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(request.param)]
     return facts, load_file(folder / "frames.safetensors")
 
