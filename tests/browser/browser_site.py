@@ -78,7 +78,7 @@ class BrowserSite:
         self.airflow.airflow("db", "migrate")
         self.airflow.airflow("dags", "reserialize")
         self.airflow.start("api-server")
-        self.airflow.wait_for(self._is_up, 120, "the API server")
+        self.airflow.wait_for(self._is_up, 240, "the API server")
         for run_id in (NIGHT_RUN, LIVE_RUN):
             body = {"logical_date": None, "dag_run_id": run_id, "conf": {"batch": "x.jsonl"}}
             self.request("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body)

@@ -143,11 +143,14 @@ def test_a_running_batch_is_followed_but_not_on_a_hidden_page(page: Page, site: 
     page.until(lambda _: page.run(asked) > before, "the page to ask again")
 
 
-def test_a_run_has_a_tab_with_its_batch(page: Page, site: BrowserSite) -> None:
-    page.chromium.get(f"{site.airflow.url}/dags/magi2_render_batch/runs/{NIGHT_RUN}/plugin/run_renders")
+def test_a_run_and_its_tasks_have_a_tab_with_the_batch(page: Page, site: BrowserSite) -> None:
+    run = f"{site.airflow.url}/dags/magi2_render_batch/runs/{NIGHT_RUN}"
+    page.chromium.get(f"{run}/plugin/run_renders")
     page.find("h1", "night")
     page.until_cards(4)
     page.click(".card-link")
     page.find("h1", "endless")
     page.click(".crumbs a", "night")
     page.until_cards(4)
+    page.chromium.get(f"{run}/tasks/plan/plugin/task_renders")
+    page.find("h1", "night")
