@@ -88,8 +88,8 @@ class PreviewModel(nn.Module):
 
         `latent_size` is (T, h, w). `guided` packs the unconditional branch (negative text, and the reference images
         unless `use_ref_for_uncond` is false, when it sees zeros instead) behind the conditional one. The token count
-        is padded to a multiple of `pad_to_multiple`, as published parallel runs do (48). Raises: ContractError when a tensor does
-        not fit the model or a size is below 1.
+        is padded to a multiple of `pad_to_multiple`; published parallel runs use 48, ours need none. Raises:
+        ContractError when a tensor does not fit the model or a size is below 1.
         """
         conditioning.check(self.config)
         packing = pack(
