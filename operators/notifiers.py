@@ -7,10 +7,14 @@ address nor the token is ever logged.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from airflow.sdk import BaseHook, BaseNotifier, Context
 
@@ -118,19 +122,29 @@ def _catalog(settings: Settings) -> Catalog | None:
 
 def _post(notice: Notice, conn_id: str) -> bool:
     """Whether the webhook took the notice."""
-    import httpx
     from airflow.sdk.exceptions import AirflowException
 
     try:
         connection = BaseHook.get_connection(conn_id)
-        headers = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
-        answer = httpx.post(connection.host or "", json=asdict(notice), headers=headers, timeout=TIMEOUT_S)
-    except (AirflowException, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        status = _send(connection.host or "", connection.password, json.dumps(asdict(notice)).encode())
+    except (AirflowException, OSError, HTTPException, ValueError) as error:
         logger.warning("connection %s did not take notice %s: %s", conn_id, notice.kind, type(error).__name__)
         return False
-    if not answer.is_success:
-        logger.warning("connection %s did not take notice %s: status %d", conn_id, notice.kind, answer.status_code)
-    return answer.is_success
+    if not 200 <= status < 300:
+        logger.warning("connection %s did not take notice %s: status %d", conn_id, notice.kind, status)
+    return 200 <= status < 300
+
+
+def _send(address: str, token: str | None, body: bytes) -> int:
+    """The status of a POST. By the standard library, since others log addresses, follow redirects, or both."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an http address")
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    with closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
+        connection.request("POST", urlunsplit(("", "", parts.path or "/", parts.query, "")), body, headers)
+        return connection.getresponse().status
 
 
 def _report(batch_id: str) -> dict[str, Any] | None:

@@ -116,7 +116,7 @@ class EventProgress:
 
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()
-        made = result.state == "made"
+        made, worked = result.state == "made", result.state != "reused"
         seconds = max(result.seconds, 0.0)
         self._send(
             ClipFinished(
@@ -128,7 +128,8 @@ class EventProgress:
                 error_code=result.error.code if result.error else None,
                 error=error_text(result.error) if result.error else None,
                 peak_memory_bytes=self._peak_memory() if made else 0,
-                accelerator_seconds=seconds * self._ranks if made and result.stage in ACCELERATOR_STAGES else 0.0,
+                # A clip that failed held the accelerators just as long.
+                accelerator_seconds=seconds * self._ranks if worked and result.stage in ACCELERATOR_STAGES else 0.0,
             )
         )
 

@@ -250,6 +250,20 @@ def test_failure_limit_decides_what_became_of_a_batch(
     assert batch_state(catalog) is state
 
 
+def test_report_tells_what_was_skipped_and_what_was_cancelled(catalog: Catalog, store: LocalStore) -> None:
+    over, cancelled = clips = [make_clip(1), make_clip(2)]
+    plan = StoredPlan(store)
+    plan.save([clips], options={"failure_limit": 0, "on_bad_rows": "refuse", "priority": 7, "budget": 2.5})
+    budget = {"clip_id": over.clip_id, "stage": "encode", "reason": "budget: 3.00 of 2.50 EUR spent"}
+    by_ann = {"clip_id": cancelled.clip_id, "stage": "encode", "reason": "cancelled"}
+    plan.put("report.json", {"failed": [], "over_budget": [budget], "cancelled": [by_ann]})
+    rebuild(store, catalog)
+    assert states(catalog, clips) == [ClipState.SKIPPED, ClipState.CANCELLED]
+    batch = catalog.batches.get("night")
+    assert batch is not None
+    assert (batch.state, batch.priority, batch.budget) == (BatchState.CANCELLED, 7, 2.5)
+
+
 def test_results_of_an_earlier_plan_are_history(catalog: Catalog, store: LocalStore) -> None:
     one, two, three = clips = [make_clip(number) for number in range(3)]
     manifest = publish(store)

@@ -45,6 +45,7 @@ def test_protocol_becomes_events() -> None:
         progress.clip_finished(StageResult(StageName.PREVIEW, CLIP, "reused", 2.0, "k"))
         progress.clip_finished(StageResult(StageName.MUX, CLIP, "made", 2.0, "k"))
         progress.clip_finished(StageResult(StageName.MUX, CLIP, "failed", 2.0, error=ImageError("why")))
+        progress.clip_finished(StageResult(StageName.DECODE, CLIP, "failed", 2.0, error=ImageError("why")))
         progress.failed(ImageError("why"))
         progress.finished()
     events = pipe.events()
@@ -55,7 +56,8 @@ def test_protocol_becomes_events() -> None:
     assert events[5] == ClipFinished(CLIP.clip_id, "reused", "k", 2.0)
     assert events[6] == ClipFinished(CLIP.clip_id, "made", "k", 2.0, peak_memory_bytes=7)  # no accelerator
     assert events[7] == ClipFinished(CLIP.clip_id, "failed", None, 2.0, (), "image", "why")
-    assert events[8:] == [Failure("image", "why"), Finished()]
+    assert events[8] == ClipFinished(CLIP.clip_id, "failed", None, 2.0, (), "image", "why", 0, 16.0)
+    assert events[9:] == [Failure("image", "why"), Finished()]
 
 
 def test_steps_come_at_most_five_times_a_second_and_the_last_one_always() -> None:
