@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.config.profile import RefinerSettings
 from magi2.errors import ContractError
+from magi2.models.refiner.footprint import check_footprint
 from magi2.models.refiner.loading import load_refiner
 from magi2.models.refiner.model import Refiner
 from magi2.sampling.noise import ClipGenerator
@@ -46,12 +48,27 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> Refiner:
+        self._check_memory()
         return load_refiner(
             self.context.weights.folder("refiner"),
             self.context.book.profile.architectures.refiner,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
             mesh=self.context.team.mesh,
+        )
+
+    def _check_memory(self) -> None:
+        """Raises: ConfigError when the model and a clip with the longest text do not fit the accelerator."""
+        context, profile = self.context, self.context.book.profile
+        if context.accelerator.name == "cpu":
+            return
+        check_footprint(
+            profile.architectures.refiner,
+            context.team.mesh.layout,
+            refined_size(profile),
+            profile.text.max_tokens,
+            card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
+            compute_dtype=context.compute_dtype,
         )
 
     def read(self, clip: Clip) -> RefineInputs:
