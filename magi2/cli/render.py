@@ -1,9 +1,9 @@
-"""`magi2 render` and `magi2 stage`: from prompts to clips in this process."""
+"""`magi2 render` and `magi2 stage`: from prompts to clips, in this process or with a group of ranks for each stage."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from magi2.batch import Row, make_batch, read_batch
 from magi2.cli.console import TerminalProgress, print_json, results
+from magi2.cli.render_work import RenderWork
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -21,8 +22,6 @@ from magi2.errors import CorruptedArtifactError, InputError
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
-    from magi2.stages.context import StageContext
-    from magi2.stages.progress import StageResult
     from magi2.stages.render import Outcome
 
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
@@ -31,6 +30,9 @@ IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map su
 PROFILE = typer.Option("1080p", "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
 SEED = typer.Option(None, "--seed", help="0 to 2^53-1; by default derived from the prompt.")
 OVERRIDES = typer.Option([], "--set", help="Change a value of the profile, as in refiner.steps=8.")
+LAYOUT = typer.Option(
+    None, "--layout", help="Spread preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default MAGI2_LAYOUT."
+)
 AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
 
 
@@ -42,28 +44,19 @@ def render_command(
     seed: int | None = SEED,
     out: Path = typer.Option(Path("out"), "--out", "-o", help="Folder for the finished clips."),
     overrides: list[str] = OVERRIDES,
+    layout: str | None = LAYOUT,
     as_json: bool = AS_JSON,
 ) -> None:
     """Render prompts to playable clips. What is in the store already is reused."""
     started = time.monotonic()
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     _make_folder(out)
-    from magi2.locks import run_locks
-    from magi2.stages.prepare import prepare
-    from magi2.stages.render import render
-
     rows: list[dict[str, Any]] = []
     with TerminalProgress() as progress:
-        settings = Settings.from_environment()
-        lock = run_locks(settings)
-        contexts = [
-            (prepare(p, settings, group, progress=progress, lock=lock), group)
-            for p, group in _by_profile(clips, profiles)
-        ]
-        for context, group in contexts:
-            for outcome in render(context, group):
-                files = _exported(context, outcome, out)
-                rows.append(_row(outcome, files))
+        work = RenderWork(clips, profiles, Settings.from_environment(), layout, progress)
+        for outcome in work.render():
+            files = _exported(work, outcome, out)
+            rows.append(_row(outcome, files))
     summary = _summary(rows, time.monotonic() - started)
     print_json(summary) if as_json else _print_table(summary)
     if summary["clips_failed"]:
@@ -78,24 +71,20 @@ def stage_command(
     profile: str = PROFILE,
     seed: int | None = SEED,
     overrides: list[str] = OVERRIDES,
+    layout: str | None = LAYOUT,
     as_json: bool = AS_JSON,
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
-    from magi2.locks import run_locks
-    from magi2.stages.prepare import prepare
     from magi2.stages.recipes import stage_names
-    from magi2.stages.render import run_stage
 
-    found: list[StageResult] = []
+    for resolved in profiles.values():
+        names = [stage.value for stage in stage_names(resolved)]
+        if name not in names:
+            raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
     with TerminalProgress() as progress:
-        settings = Settings.from_environment()
-        for resolved, group in _by_profile(clips, profiles):
-            names = [stage.value for stage in stage_names(resolved)]
-            if name not in names:
-                raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
-            context = prepare(resolved, settings, group, progress=progress, lock=run_locks(settings))
-            found += run_stage(context, StageName(name), group)
+        work = RenderWork(clips, profiles, Settings.from_environment(), layout, progress)
+        found = work.run_stage(StageName(name))
     rows = [
         {
             "clip": result.clip.clip_id,
@@ -152,23 +141,17 @@ def _make_folder(out: Path) -> None:
         raise InputError(f"--out {out}: {error.strerror or error}") from error
 
 
-def _exported(context: StageContext, outcome: Outcome, out: Path) -> dict[str, Path]:
+def _exported(work: RenderWork, outcome: Outcome, out: Path) -> dict[str, Path]:
     """The clip's files in `out`; one whose stored file turns out to be damaged has failed, its neighbours have not."""
     from magi2.stages.render import export
 
     if outcome.failure:
         return {}
     try:
-        return export(context, outcome, out)
+        return export(work.store, outcome, out)
     except CorruptedArtifactError as error:
         outcome.results[-1] = replace(outcome.results[-1], state="failed", error=error)
         return {}
-
-
-def _by_profile(clips: Sequence[Clip], profiles: dict[str, Profile]) -> Iterable[tuple[Profile, list[Clip]]]:
-    for digest, profile in profiles.items():
-        if group := [clip for clip in clips if clip.profile_digest == digest]:
-            yield profile, group
 
 
 def _row(outcome: Outcome, files: dict[str, Path]) -> dict[str, Any]:

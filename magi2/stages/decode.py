@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -20,9 +21,10 @@ from magi2.models.audio_vae.resample import resample_fourier
 from magi2.models.audio_vae.state_dict import load_audio_decoder
 from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.video_vae.loading import load_wan_decoder
-from magi2.stages.base import Product, Stage
+from magi2.stages.base import Product
 from magi2.stages.contracts import preview_contract, refine_contract
 from magi2.stages.recipes import delivered_frames, frame_rate
+from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
 
 PICTURE, SOUND = "picture.mkv", "sound.wav"
@@ -36,12 +38,25 @@ class VideoDecoder(Protocol):
 
 @dataclass(frozen=True)
 class Decoders:
-    video: VideoDecoder
-    audio: AudioDecoder
+    """This rank's decoders: that of the sound on rank 0 alone, that of the picture where windows are decoded."""
+
+    video: VideoDecoder | None
+    audio: AudioDecoder | None
 
 
-class DecodeStage(Stage[Decoders]):
-    """Writes FFV1 RGB and 44.1 kHz float sound; black, frozen, silent or non-finite results are flagged."""
+@dataclass(frozen=True)
+class DecodeInputs:
+    """Video latents [1, C, T, h, w] and audio latents [1, A, C], on the host."""
+
+    video: Tensor
+    audio: Tensor
+
+
+class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
+    """Writes FFV1 RGB and 44.1 kHz float sound; black, frozen, silent or non-finite results are flagged.
+
+    Ranks share the windows of the turbo decoder; the Wan decoder runs on rank 0.
+    """
 
     name: ClassVar[StageName] = StageName.DECODE
 
@@ -49,22 +64,41 @@ class DecodeStage(Stage[Decoders]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> Decoders:
-        context, profile = self.context, self.context.book.profile
-        video: VideoDecoder
-        if profile.decode.decoder == "turbo":
-            folder = context.weights.folder("turbo_vae")
-            video = load_turbo_decoder(folder, device=context.device, dtype=context.compute_dtype)
-        else:
-            path = context.weights.files("video_vae")[0]
-            video = load_wan_decoder(path, profile.architectures.video_vae, device=context.device)
-        return Decoders(video, load_audio_decoder(context.weights.folder("audio_vae"), device=context.device))
+        leads, weights = self.context.team.leads, self.context.weights
+        audio = load_audio_decoder(weights.folder("audio_vae"), device=self.context.device) if leads else None
+        return Decoders(self._load_video(), audio)
 
-    def make(self, clip: Clip, models: Decoders, folder: Path) -> Product:
-        video_latents, audio_latents = self._latents(clip)
+    def _load_video(self) -> VideoDecoder | None:
+        context, profile = self.context, self.context.book.profile
+        if profile.decode.decoder == "turbo":
+            return load_turbo_decoder(
+                context.weights.folder("turbo_vae"),
+                device=context.device,
+                dtype=context.compute_dtype,
+                mesh=context.team.mesh,
+            )
+        if not context.team.leads:
+            return None
+        path = context.weights.files("video_vae")[0]
+        return load_wan_decoder(path, profile.architectures.video_vae, device=context.device)
+
+    def read(self, clip: Clip) -> DecodeInputs:
+        context, profile = self.context, self.context.book.profile
+        preview = context.tensors(context.recipe(StageName.PREVIEW, clip), preview_contract(profile), clip)
+        if profile.refiner is None:
+            return DecodeInputs(preview["video"], preview["audio"])
+        refined = context.tensors(context.recipe(StageName.REFINE, clip), refine_contract(profile), clip)
+        return DecodeInputs(refined["video"], preview["audio"])
+
+    @torch.no_grad()
+    def compute(self, clip: Clip, inputs: DecodeInputs, models: Decoders, folder: Path | None) -> Product | None:
+        frames = models.video.decode(inputs.video.to(self.context.device)) if models.video else iter(())
+        if folder is None or models.audio is None:
+            deque(frames, maxlen=0)  # what this rank decodes goes to rank 0
+            return None
         statistics = FrameStatistics()
-        self._write_picture(clip, models.video, video_latents, folder / PICTURE, statistics)
-        with torch.no_grad():
-            samples = resample_fourier(models.audio.decode(audio_latents.to(self.context.device)))
+        self._write_picture(clip, frames, folder / PICTURE, statistics)
+        samples = resample_fourier(models.audio.decode(inputs.audio.to(self.context.device)))
         statistics.add_audio(samples)
         write_audio(folder / SOUND, samples)
         return Product(
@@ -73,28 +107,26 @@ class DecodeStage(Stage[Decoders]):
             report={"frames": statistics.frame_count, "audio_samples": samples.shape[-1]},
         )
 
-    def _latents(self, clip: Clip) -> tuple[Tensor, Tensor]:
-        context, profile = self.context, self.context.book.profile
-        preview = context.tensors(context.recipe(StageName.PREVIEW, clip), preview_contract(profile), clip)
-        if profile.refiner is None:
-            return preview["video"], preview["audio"]
-        refined = context.tensors(context.recipe(StageName.REFINE, clip), refine_contract(profile), clip)
-        return refined["video"], preview["audio"]
+    def write(self, clip: Clip, outputs: Product | None, folder: Path) -> Product:
+        if outputs is None:
+            raise ContractError("the rank that publishes a clip decoded nothing")
+        return outputs
 
-    @torch.no_grad()
-    def _write_picture(
-        self, clip: Clip, decoder: VideoDecoder, latents: Tensor, path: Path, statistics: FrameStatistics
-    ) -> None:
+    def _write_picture(self, clip: Clip, decoded: Iterator[Tensor], path: Path, statistics: FrameStatistics) -> None:
         profile = self.context.book.profile
         size, total = profile.refiner or profile.preview, delivered_frames(profile)
         writer = LosslessWriter(
             path, width=size.width, height=size.height, fps=frame_rate(profile), ffmpeg=self.context.ffmpeg
         )
-        with writer:
-            for pixels in decoder.decode(latents.to(self.context.device)):
-                frames = to_uint8(pixels, profile.decode.rounding)
-                statistics.add_frames(pixels, frames)
-                writer.write(frames)
-                self.context.progress.step(self.name, clip, statistics.frame_count, total)
-            if statistics.frame_count != total:
-                raise ContractError(f"decoded {statistics.frame_count} frames, {total} were planned")
+        try:
+            with writer:
+                for pixels in decoded:
+                    frames = to_uint8(pixels, profile.decode.rounding)
+                    statistics.add_frames(pixels, frames)
+                    writer.write(frames)
+                    self.context.progress.step(self.name, clip, statistics.frame_count, total)
+                if statistics.frame_count != total:
+                    raise ContractError(f"decoded {statistics.frame_count} frames, {total} were planned")
+        finally:
+            if isinstance(decoded, Generator):
+                decoded.close()  # now, since other ranks wait until their windows are taken

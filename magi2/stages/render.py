@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from magi2 import platform
+from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.base import Stage
+from magi2.stages.captions import fetch_or_remove
 from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
 from magi2.stages.encode import EncodeStage
@@ -91,7 +93,7 @@ def _stored_results(context: StageContext, clip: Clip) -> list[StageResult]:
     return [StageResult(s.name, clip, "reused", 0.0, m.key, s.flags(m, None)) for s, m in stages]
 
 
-def export(context: StageContext, outcome: Outcome, folder: Path) -> dict[str, Path]:
+def export(store: ArtifactStore, outcome: Outcome, folder: Path) -> dict[str, Path]:
     """Copies of a finished clip's files in `folder`, named by the clip's id; existing ones are replaced whole.
 
     Only for outcomes without failure. Raises: CorruptedArtifactError when a stored file is damaged.
@@ -106,6 +108,6 @@ def export(context: StageContext, outcome: Outcome, folder: Path) -> dict[str, P
     }
     for name, target in targets.items():
         partial = target.with_name(f".{target.name}.partial")
-        shutil.copyfile(context.payload(StageName.MUX, key, name), partial)
+        shutil.copyfile(fetch_or_remove(store, StageName.MUX, key, name), partial)
         partial.replace(target)
     return targets

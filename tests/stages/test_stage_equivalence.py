@@ -18,6 +18,7 @@ from render_helpers import (
 )
 from stage_renders import Rendered
 
+from magi2.artifacts.local import LocalStore
 from magi2.media.probe import MediaProbe, probe
 from magi2.stages.mux import CLIP
 from magi2.stages.recipes import delivered_frames, frame_rate, stage_names
@@ -39,7 +40,7 @@ def test_stage_by_stage_equals_one_shot(rendered: Rendered, tiny_checkpoint: Pat
             outcome.results.append(result)
     assert [digests(tmp_path / "store", outcome) for outcome in outcomes] == rendered.digests
     for outcome, original in zip(outcomes, rendered.outcomes, strict=True):
-        clip = export(make_context(tiny_checkpoint, tmp_path / "store", rendered.profile), outcome, tmp_path)[CLIP]
+        clip = export(LocalStore(tmp_path / "store"), outcome, tmp_path)[CLIP]
         assert clip.read_bytes() == payload_file(rendered.store, "mux", original.results[-1].key, CLIP).read_bytes()
 
 
