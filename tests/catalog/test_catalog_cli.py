@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import open_catalog
+from magi2.catalog.tables import REVISION
 from magi2.cli import catalog as commands
 from magi2.errors import ConfigError
 
@@ -41,7 +42,7 @@ def test_migrate_says_where_the_catalog_is(store: LocalStore) -> None:
     for _ in range(2):
         ended = run("catalog", "migrate")
         assert ended.exit_code == 0
-        assert ended.stdout == f"{store.root}/catalog.sqlite: tables of version 0001\n"
+        assert ended.stdout == f"{store.root}/catalog.sqlite: tables of version {REVISION}\n"
 
 
 def test_migrate_makes_a_server_usable(empty_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
