@@ -82,9 +82,9 @@ def test_seams_of_the_delivery_size_take_the_documented_bytes(ranks, mean_mb, mo
 
 @pytest.mark.parametrize("splits", [[9], [0, 9], [3, 0, 6], [1] * 9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_over_parts_of_the_keys_adds_up(splits, dtype, monkeypatch):
+def test_attention_over_parts_of_the_keys_adds_up(splits, dtype, device, monkeypatch):
     monkeypatch.setattr("magi2.models.refiner.partial.SCORE_ELEMENTS", 40)
-    q, k, v = (tensor.to(dtype) for tensor in random_qkv(9, 4, 2, 8))
+    q, k, v = (tensor.to(device, dtype) for tensor in random_qkv(9, 4, 2, 16))
     parts = [attend_with_log_sums(q[:5], *kept) for kept in zip(k.split(splits), v.split(splits), strict=True)]
     total = sum_parts(torch.stack([out for out, _ in parts]), torch.stack([sums for _, sums in parts]))
     assert total.dtype == dtype
