@@ -183,8 +183,9 @@ class _FastOps:
     ) -> Tensor:
         """Sink, gate and order in one pass, unless attention is another's (as on many ranks) or plain."""
         q = heads[0]
-        function = best_attention(q.shape[2], q.dtype, q.device) if softcap <= 0 else None
-        if function is None or ops.attend != self.attend:
+        attends_itself = ops.attend == self.attend and softcap <= 0
+        function = best_attention(q.shape[2], q.dtype, q.device) if attends_itself else None
+        if function is None:
             return gated_attention(ops, heads, sinks, sequences, softcap, gate_logits, to_grouped)
         out, log_sums = function(*heads, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
         return rows.gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
