@@ -245,7 +245,7 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
         }
         store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
     cached = [
-        clip_to_document(clip) | {"key": plan.finished[clip.clip_id], "flags": plan.text_flags[clip.clip_id]}
+        clip_to_document(clip) | {"key": plan.finished[clip.clip_id], "flags": plan.text_flags.get(clip.clip_id, ())}
         for clip in plan.cached
     ]
     store.put_document(f"{folder}/cached.json", _encode(cached))
