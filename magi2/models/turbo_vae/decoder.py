@@ -99,7 +99,7 @@ class TurboDecoder(nn.Module):
         By count a middle window of the published network at 1088x1920 needs 13.0 GiB in bf16, besides workspaces.
         Raises: ContractError on another layout.
         """
-        self._check(latents)
+        self.check(latents)
         return (self.decode_window(latents, window) for window in self.plan(latents.shape[2]))
 
     def decode_window(self, latents: Tensor, window: Window) -> Tensor:
@@ -108,7 +108,7 @@ class TurboDecoder(nn.Module):
         `latents` are the whole clip's, on any device; the result is the same bits as in `decode`, whoever asks.
         Raises: ContractError on another layout or a window of another clip.
         """
-        self._check(latents)
+        self.check(latents)
         if window not in self.plan(latents.shape[2]):
             raise ContractError(f"{window} is not in the plan of a clip of {latents.shape[2]} latents")
         seen = latents[:, :, window.start : window.stop]
@@ -122,7 +122,8 @@ class TurboDecoder(nn.Module):
         rounded = latents.to(device=self.device, dtype=self.compute_dtype)
         return denormalise(rounded).to(self.compute_dtype)
 
-    def _check(self, latents: Tensor) -> None:
+    def check(self, latents: Tensor) -> None:
+        """Raises: ContractError when `latents` are not [B,48,T,h,w]."""
         channels = self.config.latent_channels
         if latents.ndim != 5 or latents.shape[1] != channels or latents.numel() == 0:
             raise ContractError(f"the turbo decoder takes latents [B,{channels},T,h,w], got {tuple(latents.shape)}")

@@ -32,15 +32,19 @@ class ParallelTurboDecoder:
         waiting: windows that a failing rank owes arrive as NaN, and the error is raised on that rank.
         Raises: ContractError on another layout.
         """
+        self.decoder.check(latents)
         plan = self.decoder.plan(latents.shape[2])
         owners = [index % self._group.size for index in range(len(plan))]
         if self._group.rank == 0:
-            return self._gather(latents, deque(zip(plan, owners, strict=True)))
+            stream = self._gather(latents, deque(zip(plan, owners, strict=True)))
+            next(stream)
+            return stream
         own = deque(window for window, owner in zip(plan, owners, strict=True) if owner == self._group.rank)
         return self._serve(latents, own)
 
     def _gather(self, latents: Tensor, windows: deque[tuple[Window, int]]) -> Iterator[Tensor]:
         try:
+            yield latents  # for `decode`: a generator that has not begun would not notice its end
             while windows:
                 window, owner = windows.popleft()
                 own = owner == self._group.rank
