@@ -43,8 +43,8 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
 
 def _accelerator_seconds(manifest: Manifest) -> float:
     """What making the artifact took, all ranks together."""
-    layout = manifest.report.get("layout")
-    return manifest.timings["make_s"] * (ParallelLayout.parse(layout).num_ranks if layout else 1)
+    layout = str(manifest.report.get("layout", ParallelLayout()))
+    return manifest.timings["make_s"] * ParallelLayout.parse(layout).num_ranks
 
 
 def _recent(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:

@@ -8,7 +8,7 @@ import pytest
 from catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StageProgress, StateError
+from magi2.catalog import Actor, BatchState, Catalog, ClipState, Run, RunState, StageProgress, StateError
 from magi2.types import StageName
 
 
@@ -177,3 +177,29 @@ def test_failed_clips_do_not_wait_for_later_stages(catalog: Catalog) -> None:
 def test_empty_batch_has_no_stages(catalog: Catalog) -> None:
     catalog.batches.create(make_batch(), PROFILES)
     assert catalog.batches.progress("night").stages == {}
+
+
+def test_lost_clips_are_those_that_no_retry_brings_back(catalog: Catalog) -> None:
+    one, two, three = enter(catalog, [make_clip(1), make_clip(2), make_clip(3)])
+    catalog.clips.set_shards("night", {three: 1})
+    catalog.batches.refuse_rows("night", {7: "the prompt is empty"})
+    catalog.runs.finish("night", [failed(one, seconds=1.0), failed(two), failed(three)])
+    assert catalog.batches.lost_clips("night") == 2
+    assert catalog.batches.lost_clips("night", lost_shard=1) == 3
+    assert catalog.batches.lost_clips("other") == 0
+
+
+def test_activity_of_running_batches_is_that_of_their_clips(catalog: Catalog) -> None:
+    begun, ended = CREATED.replace(hour=6), CREATED.replace(hour=7)
+    one, two = enter(catalog, [make_clip(1), make_clip(2)], "busy")
+    for batch_id in ("idle", "paused", "over"):
+        catalog.batches.create(make_batch(batch_id), PROFILES)
+    for batch_id in ("busy", "idle", "paused", "over"):
+        catalog.batches.mark(batch_id, BatchState.RUNNING)
+    catalog.control.pause("paused", by=Actor("1", "ann"))
+    catalog.batches.mark("over", BatchState.DONE)
+    catalog.runs.start("busy", StageName.ENCODE, [one, two], attempt=1, at=begun)
+    assert catalog.batches.last_activity() == {"busy": begun, "idle": CREATED}
+    catalog.runs.finish("busy", [failed(one, StageName.ENCODE, finished_at=ended)])
+    assert catalog.batches.last_activity(["busy", "over"]) == {"busy": ended, "over": CREATED}
+    assert {batch.batch_id for batch in catalog.batches.unfinished()} == {"busy", "idle", "paused"}
