@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 import triton
 
+from benchmarks.measure import Ceilings, measure_ceilings
 from magi2 import platform
 
 SECTIONS = ("preview", "refiner", "steps", "decoders")
@@ -38,8 +39,11 @@ def main() -> int:
         return 0
     platform.disable_tf32()
     device = platform.device(accelerator=accelerator)
+    limits = measure_ceilings(device)
+    print(limits, flush=True)
+    _release()
     failed = not arguments.no_checks and not _check(device, arguments.only)
-    rows = list(_measure(device, arguments.only, tuple(arguments.clips)))
+    rows = list(_measure(device, limits, arguments.only, tuple(arguments.clips)))
     print(f"{'part':24}{'tokens':>9}{'ms':>10}{'floor ms':>10}{'ratio':>7}")
     for row in rows:
         print(f"{row['part']:24}{row['tokens']:9}{row['ms']:10.3f}{row['floor_ms']:10.3f}{row['ratio']:7.2f}")
@@ -63,14 +67,11 @@ def _check(device: torch.device, sections: tuple[str, ...]) -> bool:
     return passed
 
 
-def _measure(device: torch.device, sections: tuple[str, ...], clips: tuple[str, ...]) -> Iterator[dict[str, object]]:
+def _measure(
+    device: torch.device, limits: Ceilings, sections: tuple[str, ...], clips: tuple[str, ...]
+) -> Iterator[dict[str, object]]:
     from benchmarks import decoders, preview, preview_steps, refiner
-    from benchmarks.measure import measure_ceilings
 
-    limits = measure_ceilings(device)
-    print(
-        f"copy {limits.bytes_per_s / 1e12:.2f} TB/s, bf16 product {limits.flops_per_s / 1e12:.0f} TFLOP/s", flush=True
-    )
     results = preview.run(device, limits, clips) if "preview" in sections else []
     _release()
     if "refiner" in sections:

@@ -172,23 +172,24 @@ def _write_heads(
 @triton.jit
 def _gate_kernel(
     out, logits, to_grouped, log_sums, sinks, gated, stride_logits, stride_block, stride_head, stride_token,
-    WIDTH: tl.constexpr, PART: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
-    SINK: tl.constexpr,
+    HEADS: tl.constexpr, PART: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
+    MOVE: tl.constexpr, SINK: tl.constexpr,
 ):  # fmt: skip
     grouped = tl.program_id(0).to(tl.int64)
     packed = grouped
     if MOVE:
         packed = tl.load(to_grouped + grouped).to(tl.int64)
-    channel = tl.arange(0, BLOCK)
-    mask = channel < WIDTH
-    head = channel // D
-    gate = sigmoid(tl.load(logits + grouped * stride_logits + head, mask=mask, other=0.0).to(tl.float32))
+    head, channel = tl.arange(0, BLOCK), tl.arange(0, CHANNELS)
+    is_head = head < HEADS
+    gate = sigmoid(tl.load(logits + grouped * stride_logits + head, mask=is_head, other=0.0).to(tl.float32))
     if SINK:
-        log_sum = tl.load(log_sums + head * stride_head + packed * stride_token, mask=mask, other=0.0)
-        gate *= sigmoid(log_sum - tl.load(sinks + head, mask=mask, other=0.0))
-    place = out + (channel // PART).to(tl.int64) * stride_block + packed * PART + channel % PART
-    values = tl.load(place, mask=mask, other=0.0).to(tl.float32) * gate
-    tl.store(gated + grouped * WIDTH + channel, values.to(gated.dtype.element_ty), mask=mask)
+        log_sum = tl.load(log_sums + head * stride_head + packed * stride_token, mask=is_head, other=0.0)
+        gate *= sigmoid(log_sum - tl.load(sinks + head, mask=is_head, other=0.0))
+    mask = is_head[:, None] & (channel < D)[None, :]
+    place = (head // PART).to(tl.int64) * stride_block + packed * (PART * D) + head % PART * D
+    values = tl.load(out + place[:, None] + channel[None, :], mask=mask, other=0.0).to(tl.float32) * gate[:, None]
+    target = gated + grouped * (HEADS * D) + head[:, None] * D + channel[None, :]
+    tl.store(target, values.to(gated.dtype.element_ty), mask=mask)
 
 
 def gate_heads(
@@ -202,15 +203,14 @@ def gate_heads(
     """
     blocks = out if out.dim() == 4 else out.unsqueeze(0)
     count, num_tokens, num_heads, dim = blocks.shape
-    width = count * num_heads * dim
-    gated = out.new_empty(num_tokens, width)
+    gated = out.new_empty(num_tokens, count * num_heads * dim)
     log_sums, sinks = sink if sink is not None else (gate_logits, gate_logits)
     if num_tokens:
         _gate_kernel[(num_tokens,)](
             blocks, gate_logits, blocks if to_grouped is None else to_grouped, log_sums, sinks, gated,
             gate_logits.stride(0), blocks.stride(0), log_sums.stride(0), log_sums.stride(1),
-            WIDTH=width, PART=num_heads * dim, D=dim, BLOCK=triton.next_power_of_2(width),
-            MOVE=to_grouped is not None, SINK=sink is not None, num_warps=8 if width > 1024 else 4,
+            HEADS=count * num_heads, PART=num_heads, D=dim, BLOCK=triton.next_power_of_2(count * num_heads),
+            CHANNELS=triton.next_power_of_2(dim), MOVE=to_grouped is not None, SINK=sink is not None, num_warps=4,
         )  # fmt: skip
     return gated
 
