@@ -15,6 +15,7 @@ from typing import Any
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
+from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import StageName
 
 NEVER = (StageName.ENHANCE, StageName.NEGATIVE)
@@ -68,6 +69,23 @@ def collect_garbage(
         for stage, key in removed:
             store.remove(stage, key)
     return GcReport(dry_run, tuple(removed), freed, needed)
+
+
+def sweep_snapshots(store: ArtifactStore, *, older_than_hours: float = 168.0, dry_run: bool = True) -> list[str]:
+    """Remove snapshots of clips that are made, or that nobody has gone on with for so long; the documents' names."""
+    made = [name for name in store.list_documents(SNAPSHOTS) if _is_made(store, name)]
+    for name in made if not dry_run else []:
+        store.remove_document(name)
+    old = store.sweep_documents(SNAPSHOTS, older_than_hours=older_than_hours, dry_run=dry_run)
+    return [*made, *(name for name in old if name not in made)]
+
+
+def _is_made(store: ArtifactStore, snapshot: str) -> bool:
+    _, stage, file_name = snapshot.split("/")
+    try:
+        return store.find(stage, file_name.partition(".")[0]) is not None
+    except CorruptedArtifactError:
+        return False  # it will be made anew
 
 
 def _delivered(store: ArtifactStore) -> dict[str, datetime]:

@@ -7,6 +7,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+LOG_HOURS = 14 * 24.0
+"""A group's log is kept at least so long, for whoever asks why it failed."""
+
 
 def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
     """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.retention`."""
@@ -24,12 +27,19 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
 
 
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
-    """Delete what dead attempts left in the store."""
+    """Delete what dead attempts left in the store, snapshots that nobody needs, and this host's old logs of groups."""
     from magi2.artifacts.address import open_store
     from magi2.config.settings import Settings
+    from magi2.retention import sweep_snapshots
+    from magi2.runtime.log_file import sweep_logs
 
-    names = open_store(Settings.from_environment().store).sweep(older_than_hours=older_than_hours, dry_run=dry_run)
-    for name in names:
+    store = open_store(Settings.from_environment().store)
+    names = [
+        *store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
+        *sweep_snapshots(store, dry_run=dry_run),
+    ]
+    logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
+    for name in [*names, *logs]:
         logger.info("%s %s", "would delete" if dry_run else "deleted", name)
     return {"swept": len(names)}
 

@@ -12,7 +12,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.errors import InputError
-from magi2.retention import RetentionPolicy, collect_garbage
+from magi2.retention import RetentionPolicy, collect_garbage, sweep_snapshots
 from magi2.types import StageName
 
 CHAIN = (StageName.ENCODE, StageName.PREVIEW, StageName.DECODE, StageName.MUX)
@@ -105,3 +105,16 @@ def test_delivered_files_go_only_when_asked_for(store: LocalStore) -> None:
     policy = RetentionPolicy(keep_days={StageName.MUX: 30})
     assert collect_garbage(store, policy=policy, now=later(29)).removed == ()
     assert collect_garbage(store, policy=policy, now=later(31)).removed == ((StageName.MUX, made[StageName.MUX].key),)
+
+
+def test_snapshots_of_made_clips_and_old_ones_are_swept_and_no_others(store: LocalStore) -> None:
+    made = publish(store, StageName.PREVIEW, "fox")
+    stale, fresh = (f"snapshots/preview/{key}.safetensors" for key in (made.key, "0" * 64))
+    for name in (stale, fresh):
+        store.put_document(name, b"state")
+    assert sweep_snapshots(store) == [stale]
+    assert sorted(store.list_documents("snapshots")) == sorted([stale, fresh])
+    assert sweep_snapshots(store, dry_run=False) == [stale]
+    assert list(store.list_documents("snapshots")) == [fresh]
+    assert sweep_snapshots(store, older_than_hours=-1, dry_run=False) == [fresh]
+    assert list(store.list_documents("snapshots")) == []

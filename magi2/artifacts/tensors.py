@@ -73,15 +73,13 @@ def save_tensors(
 
     Raises: ContractError naming the tensor when `finite` and one holds NaN or infinity; nothing is written then.
     """
-    import torch
     from safetensors.torch import save_file
 
     stored = {}
     for name, tensor in tensors.items():
         if finite:
             _check_finite(tensor, f"{path.name}: {name}")
-        # A copy of its own: views of one storage are refused by the writer.
-        stored[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        stored[name] = _own_copy(tensor)
     header = {_METADATA_ENTRY: canonical_json(metadata, "metadata")} if metadata else None
     save_file(stored, path, metadata=header)
     return read_specs(path)
@@ -130,7 +128,7 @@ def seal_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     """
     from safetensors.torch import save
 
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    stored = {name: _own_copy(tensor) for name, tensor in tensors.items()}
     for name, tensor in stored.items():
         _check_finite(tensor, name)
     sealed = {**metadata, _SEAL: _seal(stored, metadata)}
@@ -154,6 +152,13 @@ def open_sealed(data: bytes, place: str) -> tuple[dict[str, Tensor], dict[str, s
     if seal != _seal(tensors, metadata):
         raise CorruptedArtifactError(f"{place}: its SHA-256 is not {seal}")
     return tensors, metadata
+
+
+def _own_copy(tensor: Tensor) -> Tensor:
+    """A copy on the host: views of one storage are refused by the writer."""
+    import torch
+
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _seal(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

@@ -34,6 +34,8 @@ def run_in_groups(
     The clips become a batch of the store, so that the groups find them. A stage that is stored whole starts none.
     Raises: what `Launcher.run` does; the same call later goes on from what is there.
     """
+    if not clips:
+        return {}
     plan = _plan(clips, profiles)
     save_plan(plan, store)
     results: dict[str, list[StageResult]] = {clip.clip_id: [] for clip in clips}

@@ -10,15 +10,16 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, Self
 
 from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.store import ArtifactStore
 from magi2.artifacts.tensors import open_sealed, seal_tensors
 from magi2.errors import ContractError, CorruptedArtifactError, Magi2Error
 from magi2.parallel.layout import ParallelLayout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 

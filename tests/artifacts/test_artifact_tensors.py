@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from magi2.artifacts import TensorSpec, load_metadata, load_tensors, read_specs, save_tensors
+from magi2.artifacts.tensors import open_sealed, seal_tensors
 from magi2.errors import ContractError, CorruptedArtifactError
 
 DTYPES = [
@@ -129,3 +130,24 @@ def test_header_is_read_without_torch(path: Path) -> None:
         "assert read_specs(Path(sys.argv[1]))['x'].dtype == 'bfloat16' and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=20)
+
+
+def test_sealed_tensors_come_back_and_no_changed_byte_is_overlooked() -> None:
+    latents = torch.randn(2, 3)
+    tensors = {"latents": latents, "view": latents, "step": torch.tensor(10), "stream": torch.arange(5).byte()}
+    data = seal_tensors(tensors, {"recipe": "abc"})
+    found, metadata = open_sealed(data, "here")
+    assert metadata == {"recipe": "abc"}
+    assert all(found[name].equal(tensor) for name, tensor in tensors.items()) and found.keys() == tensors.keys()
+    for place in range(len(data)):
+        spoilt = bytearray(data)
+        spoilt[place] ^= 1
+        with pytest.raises(CorruptedArtifactError, match="here"):
+            open_sealed(bytes(spoilt), "here")
+    with pytest.raises(CorruptedArtifactError):
+        open_sealed(data[:20], "here")
+
+
+def test_values_that_are_not_finite_are_not_sealed() -> None:
+    with pytest.raises(ContractError, match="latents"):
+        seal_tensors({"latents": torch.tensor([torch.inf])}, {})

@@ -101,6 +101,26 @@ def test_two_ranks_make_what_one_makes(by_one: RanksShard, by_two: RanksShard, s
         assert manifest is not None and manifest.report["layout"] == "sp2.cfg1.ep2"
 
 
+def test_two_ranks_decode_the_bits_of_one(crew: Crew, by_one: RanksShard) -> None:
+    shard = by_one.copy(crew.shard.store.parent / "latents")
+    clip = shard.clips[0]
+    shard.plan(1, [clip])
+    alone = shard.copy(shard.store.parent / "alone")
+    crew.shard = shard
+    assert [result.state for result in crew.run(StageName.DECODE, number=1).clips] == ["made"]
+    assert alone.run_alone(StageName.DECODE, [clip]) == ["made"]
+    assert shard.digests(StageName.DECODE, clip) == alone.digests(StageName.DECODE, clip)
+
+
+@pytest.mark.slow
+def test_eight_ranks_make_what_one_makes(crew: Crew, by_one: RanksShard) -> None:
+    clip = crew.shard.clips[1]
+    crew.shard.plan(1, [clip])
+    assert [c.state for c in crew.run(layout=ParallelLayout.parse("sp4.cfg2.ep4"), number=1).clips] == ["made"]
+    assert crew.shard.distance(by_one, StageName.PREVIEW, clip) <= 1e-5
+    assert crew.machine.processes() == {}
+
+
 def test_killed_rank_is_named_and_its_clip_goes_on_from_the_snapshot(crew: Crew, by_two: RanksShard) -> None:
     clip = crew.shard.clips[2]
     crew.shard.plan(1, [clip])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
-from magi2.runtime.log_file import bound_log, excerpt, open_log
+from magi2.runtime.log_file import bound_log, excerpt, log_folder, open_log, sweep_logs
 
 TRACEBACK = """Traceback (most recent call last):
   File "/magi2/stages/base.py", line 10, in run
@@ -93,3 +95,15 @@ def test_log_that_grew_too_long_keeps_its_end_and_goes_on(tmp_path: Path) -> Non
     assert len(data) < 1.1 * 2**20
     assert data.startswith(b"[the beginning was dropped")
     assert data.endswith(b"the end\nand more\n")
+
+
+def test_old_logs_are_swept_and_young_ones_are_not(tmp_path: Path) -> None:
+    assert sweep_logs(older_than_hours=1, folder=tmp_path) == []
+    logs = log_folder(tmp_path)
+    for name in ("old.log", "young.log", "old.txt"):
+        os.close(open_log(logs / name))
+    for name in ("old.log", "old.txt"):
+        os.utime(logs / name, times=(time.time() - 7200, time.time() - 7200))
+    assert sweep_logs(older_than_hours=1, dry_run=True, folder=tmp_path) == ["old.log"]
+    assert sweep_logs(older_than_hours=1, folder=tmp_path) == ["old.log"]
+    assert sorted(path.name for path in logs.iterdir()) == ["old.txt", "young.log"]
