@@ -106,3 +106,15 @@ def test_nothing_is_asked_of_another_host_and_the_page_is_light(page: Page, site
     files = {Path(urlsplit(address).path).name for address in loaded if "/renders/static/" in address}
     assert {"renders.js", "renders.css", "grid.js"} < files
     assert sum((STATIC / name).stat().st_size for name in files) < MAX_PAGE_BYTES
+
+
+def test_a_fault_of_ours_leaves_airflows_page_standing(page: Page, site: BrowserSite) -> None:
+    page.visit()
+    nonsense = '{"total": 1, "batches": [{}]}'
+    page.run("const text = arguments[0]; window.asked = fetch; fetch = async () => new Response(text)", nonsense)
+    page.choose("State", "failed")
+    assert "This page has a fault" in page.find(".problem").text
+    page.run("fetch = window.asked")
+    page.chromium.find_element("link text", "Home").click()
+    page.until(lambda chromium: not page.all("") and "/plugin/" not in chromium.current_url, "Airflow's home page")
+    page.errors()  # React tells the console of the fault
