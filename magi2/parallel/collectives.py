@@ -6,12 +6,10 @@ of uneven parts is missing in gloo, so rows are gathered by one broadcast from e
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -83,23 +81,6 @@ class Group:
         ]
         Pending(tuple(work for work in works if work is not None), self.meter).wait()
         return gathered
-
-    def broadcast(self, tensor: Tensor, *, source: int = 0) -> Tensor:
-        """`tensor`, with the values that it has on rank `source` of the group; shape and dtype must agree."""
-        if self.size > 1:
-            dist.broadcast(tensor, group=self.process_group, group_src=source)
-        return tensor
-
-    def broadcast_json(self, value: Any, device: torch.device) -> Any:
-        """What JSON makes of the `value` of the group's first rank, on every rank. `device` is the mesh's."""
-        if self.size == 1:
-            return value
-        text = torch.tensor(list(json.dumps(value).encode()) if self.rank == 0 else [], dtype=torch.uint8)
-        length = self.broadcast(torch.tensor([len(text)], device=device))
-        content = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-        if self.rank == 0:
-            content.copy_(text)
-        return json.loads(bytes(self.broadcast(content).tolist()))
 
     def barrier(self, device: torch.device) -> None:
         """Return when every rank of the group has come here. `device` is the mesh's."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,18 +110,16 @@ class ParallelPreview(PreviewModel):
         if layout.cfg == 2 and not guided:
             raise ContractError(f"layout {layout} parts two guidance branches, the clip has one")
         both = (0, 1) if guided else (0,)
-        packings = [
-            pack(
-                latent_size,
-                audio_length,
-                conditioning,
-                use_ref_for_uncond=use_ref_for_uncond,
-                branches=branches,
-                interpolation=self.config.data_proxy.spatial_rope_interpolation,
-                pad_to_multiple=pad_to_multiple,
-            )
-            for branches in ([(0,), (1,)] if layout.cfg == 2 else [both])
-        ]
+        pack_branches = partial(
+            pack,
+            latent_size,
+            audio_length,
+            conditioning,
+            use_ref_for_uncond=use_ref_for_uncond,
+            interpolation=self.config.data_proxy.spatial_rope_interpolation,
+            pad_to_multiple=pad_to_multiple,
+        )
+        packings = [pack_branches(branches=part) for part in ([(0,), (1,)] if layout.cfg == 2 else [both])]
         pieces = [piece for packing in packings for piece in _pieces(packing, layout.cp)]
         features = static_features(conditioning, use_ref_for_uncond=use_ref_for_uncond)
         clip = ClipSize(latent_size, audio_length, len(both))
