@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import Ceilings, Result, timed
 from benchmarks.preview_checks import Check, compare
-from magi2.kernels.refiner_attention import WindowPlan
+from magi2.kernels.refiner_attention import WINDOW_SETTINGS, WINDOW_SETTINGS_PLAIN, WindowPlan, window_attention
+from magi2.kernels.settings import features
 from magi2.models.refiner.attention import gather_attention
 from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.context import RefinerContext
 from magi2.models.refiner.fast_ops import use_fast_ops
-from magi2.models.refiner.model import RefinerContext, RefinerModel
+from magi2.models.refiner.model import RefinerModel
 from magi2.models.refiner.ops import RefinerOps
 
 CONFIG = RefinerConfig()
@@ -67,14 +70,22 @@ def checks(device: torch.device) -> Iterator[Check]:
     """Window attention and a whole layer against the forms that collect the keys and compute in plain torch."""
     model = make_refiner(device, RefinerConfig(num_layers=2, mm_layers=(0,)))
     context = make_context(model)
-    yield _check_attention(context, device)
+    yield from _check_attention(context, device)
     yield _check_layer(model, context)
 
 
-def _check_attention(context: RefinerContext, device: torch.device) -> Check:
+def _check_attention(context: RefinerContext, device: torch.device) -> Iterator[Check]:
     q, k, v = make_heads(device)
     gathered = gather_attention(q, k, v, context.grid)
-    return compare("window attention", lambda: context.attend(q, k, v), gathered)
+    yield compare("window attention", lambda: context.attend(q, k, v), gathered)
+    video = slice(0, context.grid.num_tokens)
+    found = features(device)
+    for name, available, settings in (
+        ("portable", found, WINDOW_SETTINGS),
+        ("no descriptors", replace(found, descriptors=False), WINDOW_SETTINGS_PLAIN),
+    ):
+        run = partial(window_attention, q, k, v, context.plan, available, settings)
+        yield compare(f"window attention, {name}", lambda r=run: r()[video], gathered[video])
 
 
 def _check_layer(model: RefinerModel, context: RefinerContext) -> Check:

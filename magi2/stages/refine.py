@@ -13,9 +13,9 @@ from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.config.profile import RefinerSettings
 from magi2.errors import ContractError
+from magi2.models.refiner.context import Refiner
 from magi2.models.refiner.footprint import check_footprint
 from magi2.models.refiner.loading import load_refiner
-from magi2.models.refiner.model import Refiner
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.refine import RefinerState, denoise_refiner, upsample_latents
 from magi2.stages.base import Product

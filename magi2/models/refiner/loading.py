@@ -9,7 +9,8 @@ import torch
 
 from magi2.models.checkpoint import SafetensorsFolder, load_module
 from magi2.models.refiner.config import RefinerConfig
-from magi2.models.refiner.model import Refiner, RefinerModel, StackedNorm
+from magi2.models.refiner.context import Refiner
+from magi2.models.refiner.model import RefinerModel, StackedNorm
 from magi2.models.refiner.parallelize import ParallelRefiner
 from magi2.parallel.mesh import Mesh
 

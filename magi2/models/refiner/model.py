@@ -11,9 +11,6 @@ Source: MAGI-2 preview inference code, refiner transformer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +18,7 @@ from torch import Tensor, nn
 from magi2.errors import ContractError
 from magi2.models.layers import rms_norm, rope_table
 from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.context import RefinerContext, Run
 from magi2.models.refiner.ops import Heads, RefinerOps
 from magi2.models.refiner.positions import audio_coords, text_coords
 from magi2.models.refiner.windows import WindowGrid, window_grid
@@ -28,36 +26,6 @@ from magi2.models.refiner.windows import WindowGrid, window_grid
 NUM_MODALITIES = 3  # video, audio, text: the order of stacked weights and of the sequence
 # Token-wise work runs in chunks: the fp32 copy of the MLP's inner rows would be 45 GB at the delivery size.
 CHUNK_TOKENS = 16384
-
-Run = tuple[int, int, int]  # expert, first token, token after the last
-
-
-@dataclass(frozen=True, eq=False)
-class RefinerContext:
-    """All that one text (and audio) gives the model; the same in every step of a clip."""
-
-    grid: WindowGrid
-    tail: Tensor  # [T, D] embedded audio and text rows, compute dtype
-    rope: Tensor  # [S, R] fp32 rotary table
-    num_audio: int
-    ops: RefinerOps
-    plan: Any  # what `ops.attend` wants
-    shared_runs: tuple[Run, ...]
-    modality_runs: tuple[Run, ...]
-
-    def attend(self, q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor) -> Tensor:
-        """Windowed attention [S, H, d] of video queries, and of the tail's unless they are left out, over all keys."""
-        return self.ops.attend(q_SHd, k_SGd, v_SGd, self.grid, self.plan)
-
-
-class Refiner(Protocol):
-    """What a stage needs of a refiner, on one rank or on many. Full velocities on every rank."""
-
-    def prepare_grid(self, size: tuple[int, int, int]) -> WindowGrid: ...
-
-    def prepare(self, grid: WindowGrid, text_embeds: Tensor, audio: Tensor | None = None) -> RefinerContext: ...
-
-    def __call__(self, latents: Tensor, context: RefinerContext) -> Tensor: ...
 
 
 class StackedLinear(nn.Module):

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from magi2.errors import ContractError
 from magi2.models.refiner.config import RefinerConfig
-from magi2.models.refiner.model import RefinerContext, RefinerModel, to_raster, token_runs
+from magi2.models.refiner.context import RefinerContext
+from magi2.models.refiner.model import RefinerModel, to_raster, token_runs
 from magi2.models.refiner.partial import attend_with_log_sums, sum_parts
 from magi2.models.refiner.partition import GridPart, grid_part, partition_blocks
 from magi2.models.refiner.windows import WindowGrid
