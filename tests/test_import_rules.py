@@ -217,6 +217,7 @@ READS_ENVIRONMENT = {
     "magi2.config.settings": "the one place for settings",
     "magi2.platform": "cuBLAS takes its workspace from there and nowhere else",
     "magi2.runtime.worker": "torchrun tells a rank its number there",
+    "magi2.runtime.meeting": "torchrun tells a rank there how many there are",
     "magi2.runtime.launcher": "hands the environment on to its children",
 }
 

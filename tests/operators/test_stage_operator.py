@@ -15,6 +15,8 @@ from operator_helpers import Deployment, Task
 
 from magi2.catalog import Actor, ClipState, Run, RunState
 from magi2.errors import CancelledError, InfrastructureError, InputError
+from magi2.runtime.job import StageJob
+from magi2.runtime.launcher import JobResult, Launcher
 from magi2.types import StageName
 from operators.plan import PlanOperator
 from operators.stages import PreviewOperator, RefineOperator
@@ -163,3 +165,28 @@ def test_shard_that_begins_after_the_budget_is_spent_is_skipped(
     assert {(clip.state, clip.reason) for clip in skipped} == {
         (ClipState.SKIPPED, "budget: 5.00 USD of 5.00 USD spent")
     }
+
+
+@pytest.mark.parametrize(
+    ("layout", "setting", "expected"),
+    [("sp4.cfg2.ep4", "sp2", "sp4.cfg2.ep4"), (None, "sp2", "sp2.cfg1.ep2"), (None, "", "sp1.cfg1.ep1")],
+)
+def test_layout_reaches_the_group(
+    batch_id: str,
+    task: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str | None,
+    setting: str,
+    expected: str,
+) -> None:
+    monkeypatch.setenv("MAGI2_LAYOUT", setting)
+    monkeypatch.setenv("MAGI2_DEVICE", "cpu")
+    started: list[str] = []
+
+    def run(self: Launcher, job: StageJob, **rest: object) -> JobResult:
+        started.append(str(job.layout))
+        return JobResult((), 0.0, 0.0, Path("log"))
+
+    monkeypatch.setattr(Launcher, "run", run)
+    PreviewOperator(task_id="preview", batch_id=batch_id, shard=0, layout=layout).work(task.context())
+    assert started == [expected]

@@ -1,0 +1,48 @@
+"""Which stage runs under which layout, and which layouts a profile refuses before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from magi2.config.load import load_profile
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError
+from magi2.parallel.layout import ParallelLayout
+from magi2.platform import ACCELERATORS
+from magi2.stages.layouts import ONE_RANK, check_layout, stage_layout
+from magi2.types import StageName
+
+SPREAD = ParallelLayout.parse("sp8.cfg1.ep4")
+
+
+@pytest.mark.parametrize(
+    ("stage", "asked", "setting", "expected"),
+    [
+        (StageName.PREVIEW, "sp8.cfg1.ep4", "sp2", SPREAD),
+        (StageName.REFINE, None, "sp8.cfg1.ep4", SPREAD),
+        (StageName.DECODE, "sp8.cfg1.ep4", None, SPREAD),
+        (StageName.DECODE, None, "sp8.cfg1.ep4", ONE_RANK),
+        (StageName.ENCODE, "sp8.cfg1.ep4", "sp2", ONE_RANK),
+        (StageName.MUX, "sp8.cfg1.ep4", "sp2", ONE_RANK),
+        (StageName.PREVIEW, None, None, ONE_RANK),
+    ],
+)
+def test_layout_is_the_one_asked_for_and_only_where_many_ranks_help(
+    stage: StageName, asked: str | None, setting: str | None, expected: ParallelLayout
+) -> None:
+    assert stage_layout(stage, asked, Settings(layout=setting, device="cpu")) == expected
+
+
+@pytest.mark.parametrize(("found", "used"), [(1, 1), (2, 2), (7, 4), (8, 8)])
+def test_all_accelerators_are_used_by_default(found: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magi2.platform.current", lambda name=None: ACCELERATORS["cuda"])
+    monkeypatch.setattr("magi2.platform.device_count", lambda accelerator: found)
+    assert stage_layout(StageName.PREVIEW, None, Settings()) == ParallelLayout(used, 1, used)
+    assert stage_layout(StageName.PREVIEW, None, Settings(device="cuda:1")) == ONE_RANK
+
+
+def test_heads_that_do_not_divide_are_refused_with_the_numbers_and_what_works() -> None:
+    profile = load_profile("1080p", Settings().configs)
+    check_layout(SPREAD, profile)
+    with pytest.raises(ConfigError, match=r"24 attention and 24 key/value heads do not divide by cp 5.*nearest"):
+        check_layout(ParallelLayout.parse("sp5"), profile)
