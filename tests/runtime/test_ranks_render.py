@@ -101,6 +101,15 @@ def test_two_ranks_make_what_one_makes(by_one: RanksShard, by_two: RanksShard, s
         assert manifest is not None and manifest.report["layout"] == "sp2.cfg1.ep2"
 
 
+def test_clip_alone_is_the_same_clip_in_any_place_of_a_shard(
+    encoded: RanksShard, by_one: RanksShard, tmp_path: Path
+) -> None:
+    together = encoded.copy(tmp_path / "together")
+    assert together.run_alone(StageName.PREVIEW, together.clips[::-1]) == ["made"] * 3
+    for clip in together.clips:
+        assert together.digests(StageName.PREVIEW, clip) == by_one.digests(StageName.PREVIEW, clip)
+
+
 def test_two_ranks_decode_the_bits_of_one(crew: Crew, by_one: RanksShard) -> None:
     shard = by_one.copy(crew.shard.store.parent / "latents")
     clip = shard.clips[0]

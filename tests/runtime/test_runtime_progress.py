@@ -5,11 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 from runtime_helpers import wait_until
 
 from magi2.errors import ImageError
-from magi2.runtime.events import ClipFinished, Event, Failure, Finished, Heartbeat, Hello, StageStarted, Step, from_line
+from magi2.runtime.events import (
+    ClipFinished,
+    Event,
+    Failure,
+    Finished,
+    Heartbeat,
+    Hello,
+    Loading,
+    Resumed,
+    StageStarted,
+    Step,
+    Waiting,
+    from_line,
+)
 from magi2.runtime.progress import EventProgress
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
@@ -82,6 +96,36 @@ def test_heartbeats_come_by_themselves_and_bring_a_step_that_was_held_back() -> 
     count = len(pipe.events())
     time.sleep(0.15)
     assert len(pipe.events()) == count  # no heart beats after the end
+
+
+def test_loading_beats_by_what_was_read(tmp_path: Path) -> None:
+    pipe, weights = Pipe(), tmp_path / "weights"
+    weights.write_bytes(bytes(8 * 2**20))
+    with EventProgress(pipe.writer, heartbeat_s=0.05) as progress:
+        progress.loading(StageName.PREVIEW)
+        weights.read_bytes()
+        wait_until(lambda: sum(isinstance(event, Loading) for event in pipe.events()) >= 3)
+        progress.models_loaded(StageName.PREVIEW, 1.0)
+        wait_until(lambda: isinstance(pipe.events()[-1], Heartbeat))
+    read = [event.bytes_read for event in pipe.events() if isinstance(event, Loading)]
+    assert read == sorted(read) and read[-1] - read[0] >= 8 * 2**20
+
+
+def test_step_that_was_held_back_never_comes_after_the_end_of_its_clip() -> None:
+    pipe = Pipe()
+    with EventProgress(pipe.writer, heartbeat_s=0.05, clock=lambda: 0.0) as progress:
+        progress.resumed(StageName.PREVIEW, CLIP, 40, 100)
+        for end in (progress.waiting, lambda: progress.clip_finished(StageResult(StageName.MUX, CLIP, "made", 0.0))):
+            progress.step(StageName.PREVIEW, CLIP, 41, 100)
+            progress.step(StageName.PREVIEW, CLIP, 42, 100)
+            end()
+            wait_until(lambda: isinstance(pipe.events()[-1], Heartbeat))
+        progress.failed(ImageError("why"), CLIP.clip_id)
+    events = [event for event in pipe.events() if not isinstance(event, Heartbeat)]
+    assert events[1] == Resumed(CLIP.clip_id, 40, 100)
+    assert Step(CLIP.clip_id, 42, 100) not in events
+    assert Waiting() in events
+    assert events[-1] == Failure("image", "why", CLIP.clip_id)
 
 
 def test_full_pipe_does_not_stop_the_steps() -> None:
