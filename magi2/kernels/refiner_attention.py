@@ -32,6 +32,8 @@ class WindowSettings:
     warps: int
 
 
+# The kernel of `refiner_attention_specialised` is compiled for heads of this size and measured with it.
+_SPECIALISED_DIM = 128
 WINDOW_SETTINGS = WindowSettings(128, 3, 8)
 # Without descriptors a second use of a pipelined tile is wrong on Hopper with Triton 3.6, so nothing is pipelined.
 WINDOW_SETTINGS_PLAIN = WindowSettings(64, 1, 4)
@@ -144,7 +146,7 @@ def window_attention(
     """[S, H, d] for contiguous q [S, H, d], k and v [K, G, d]: each tile's queries see the keys of its list.
 
     Scores are scaled by d ** -0.5; the softmax is fp32, its weights are rounded to the dtype of `v` for the product,
-    the result once. Rows that no tile holds are left uninitialised.
+    the result once. Rows that no tile holds are left uninitialised. Without `settings` the kernel is the fastest one.
     """
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
@@ -158,10 +160,15 @@ def window_attention(
             for part in (k, v)
         )
     out = torch.empty_like(q)
-    num_tiles = len(plan.tiles)
-    if num_tiles:
+    num_tiles, scale = len(plan.tiles), dim**-0.5 * _LOG2E
+    if num_tiles and settings is None and available.warpgroups and q.element_size() == 2 and dim == _SPECIALISED_DIM:
+        # Here: Triton's experimental language, which other devices need not have.
+        from magi2.kernels import refiner_attention_specialised
+
+        refiner_attention_specialised.launch(q, k, v, plan, out, scale)
+    elif num_tiles:
         _window_kernel[(num_tiles * heads,)](
-            q, keys, values, plan.tiles, plan.key_first, plan.key_count, out, num_tiles, dim**-0.5 * _LOG2E,
+            q, keys, values, plan.tiles, plan.key_first, plan.key_count, out, num_tiles, scale,
             HEADS=heads, KV_HEADS=kv_heads, D=dim, QUERIES=TILE, KEYS=chosen.block_keys, STAGES=chosen.stages,
             DESCRIPTORS=use_descriptors, num_warps=chosen.warps,
         )  # fmt: skip

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from magi2.kernels.refiner_attention import WINDOW_SETTINGS, window_attention
+from magi2.kernels.settings import features
 from magi2.models.refiner.attention import gather_attention
 from magi2.models.refiner.fast_ops import fast_ops
 from magi2.models.refiner.windows import window_grid
@@ -81,9 +83,11 @@ def test_kernel_agrees_in_bf16_on_an_accelerator(device, size, tail):
     ops = fast_ops()
     plan = ops.plan(grid, tail)
     first, again = (ops.attend(q, k, v, grid, plan) for _ in range(2))
+    portable = window_attention(q, k, v, plan, features(device), WINDOW_SETTINGS)
     wanted = gather_attention(q.float(), k.float(), v.float(), grid)
     gathered = gather_attention(q, k, v, grid)
     assert torch.equal(first, again)
+    assert torch.equal(first[: grid.num_tokens], portable[: grid.num_tokens])
     assert (first.float() - wanted).norm() / wanted.norm() < 5e-3
     assert (gathered.float() - wanted).norm() / wanted.norm() < 5e-3
 
