@@ -81,7 +81,8 @@ def _check_attention(context: RefinerContext, device: torch.device) -> Iterator[
     video = slice(0, context.grid.num_tokens)
     found = features(device)
     for name, available, settings in (
-        ("portable", found, WINDOW_SETTINGS),
+        ("128 keys", found, WINDOW_SETTINGS[0]),
+        ("64 keys", found, WINDOW_SETTINGS[1]),
         ("no descriptors", replace(found, descriptors=False), WINDOW_SETTINGS_PLAIN),
     ):
         run = partial(window_attention, q, k, v, context.plan, available, settings)

@@ -31,10 +31,15 @@ class WindowSettings:
     stages: int
     warps: int
 
+    def shared_bytes(self, head_dim: int, itemsize: int) -> int:
+        """Shared memory of one program: the queries, and one or two blocks of keys and of values."""
+        return itemsize * head_dim * (TILE + min(self.stages, 2) * 2 * self.block_keys) + 1024
+
 
 # The kernel of `refiner_attention_specialised` is compiled for heads of this size and measured with it.
 _SPECIALISED_DIM = 128
-WINDOW_SETTINGS = WindowSettings(128, 3, 8)
+# With descriptors, best first, measured on an H200; the second one is for devices with less shared memory.
+WINDOW_SETTINGS = (WindowSettings(128, 3, 8), WindowSettings(64, 2, 4))
 # Without descriptors a second use of a pipelined tile is wrong on Hopper with Triton 3.6, so nothing is pipelined.
 WINDOW_SETTINGS_PLAIN = WindowSettings(64, 1, 4)
 
@@ -140,6 +145,15 @@ def supports(head_dim: int, block_tokens: int) -> bool:
     return head_dim >= 16 and triton.next_power_of_2(head_dim) == head_dim and block_tokens <= TILE
 
 
+def window_settings(available: Features, head_dim: int, itemsize: int) -> WindowSettings:
+    """The best settings that fit the device."""
+    if available.descriptors and itemsize == 2:
+        for settings in WINDOW_SETTINGS:
+            if settings.shared_bytes(head_dim, itemsize) <= available.shared_bytes:
+                return settings
+    return WINDOW_SETTINGS_PLAIN
+
+
 def window_attention(
     q: Tensor, k: Tensor, v: Tensor, plan: WindowPlan, available: Features, settings: WindowSettings | None = None
 ) -> Tensor:
@@ -151,7 +165,7 @@ def window_attention(
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
     use_descriptors = available.descriptors and q.dtype != torch.float32
-    chosen = settings or (WINDOW_SETTINGS if use_descriptors else WINDOW_SETTINGS_PLAIN)
+    chosen = settings or window_settings(available, dim, q.element_size())
     keys: Tensor | TensorDescriptor = k
     values: Tensor | TensorDescriptor = v
     if use_descriptors:

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from magi2.kernels.refiner_attention import WINDOW_SETTINGS, window_attention
-from magi2.kernels.settings import features
+from magi2.kernels.refiner_attention import (
+    WINDOW_SETTINGS,
+    WINDOW_SETTINGS_PLAIN,
+    window_attention,
+    window_settings,
+)
+from magi2.kernels.settings import Features, features
 from magi2.models.refiner.attention import gather_attention
 from magi2.models.refiner.fast_ops import fast_ops
 from magi2.models.refiner.windows import window_grid
@@ -73,6 +78,17 @@ def test_kernel_takes_video_queries_alone(device):
     assert (out - gather_attention(q, k, v, grid)[: grid.num_tokens]).abs().max() < 1e-5
 
 
+def test_kernel_settings_follow_the_shared_memory():
+    for kibibytes, descriptors, itemsize, wanted in (
+        (227, True, 2, WINDOW_SETTINGS[0]),
+        (100, True, 2, WINDOW_SETTINGS[1]),
+        (64, True, 2, WINDOW_SETTINGS_PLAIN),
+        (227, False, 2, WINDOW_SETTINGS_PLAIN),
+        (227, True, 4, WINDOW_SETTINGS_PLAIN),
+    ):
+        assert window_settings(Features(kibibytes * 1024, descriptors, 132), 128, itemsize) == wanted
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("size", "tail"), [((11, 9, 22), 7), ((15, 30, 41), 300), ((24, 24, 24), 0)])
 def test_kernel_agrees_in_bf16_on_an_accelerator(device, size, tail):
@@ -83,7 +99,7 @@ def test_kernel_agrees_in_bf16_on_an_accelerator(device, size, tail):
     ops = fast_ops()
     plan = ops.plan(grid, tail)
     first, again = (ops.attend(q, k, v, grid, plan) for _ in range(2))
-    portable = window_attention(q, k, v, plan, features(device), WINDOW_SETTINGS)
+    portable = window_attention(q, k, v, plan, features(device), WINDOW_SETTINGS[0])
     wanted = gather_attention(q.float(), k.float(), v.float(), grid)
     gathered = gather_attention(q, k, v, grid)
     assert torch.equal(first, again)
