@@ -95,12 +95,16 @@ class Pages:
         limit: int = 50,
     ) -> Page[ListedClip]:
         """Clips that meet the query, in an order that is the same on every page. It names a batch."""
-        ids = _sorted(_found(query), query.batch_id, sort, descending).offset(offset).limit(limit)
+        ids = _sorted(_found(query), sort, descending).offset(offset).limit(limit)
+        # Counted in the same scan, which reads every prompt when a text is looked for.
+        counted = ids.add_columns(func.count().over())
         count = select(func.count()).select_from(_found(query).subquery())
 
         def work(connection: Connection) -> Page[ListedClip]:
-            pairs = [(row.batch_id, row.clip_id) for row in connection.execute(ids)]
-            return Page(_listed(connection, pairs), connection.scalar(count) or 0)
+            rows = connection.execute(counted).all()
+            pairs = [(batch_id, clip_id) for batch_id, clip_id, _ in rows]
+            total = rows[0][2] if rows else connection.scalar(count) or 0
+            return Page(_listed(connection, pairs), total)
 
         return self._database.read(work)
 
@@ -128,18 +132,12 @@ def _found(query: ClipQuery) -> Select[str, str]:
     return found.where(*clip_conditions(query))
 
 
-def _sorted(found: Select[str, str], batch_id: str | None, sort: PageSort, descending: bool) -> Select[str, str]:
+def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select[str, str]:
     column: ColumnElement[Any]
     if sort in (PageSort.SECONDS, PageSort.COST):
         taken = StageRunRow.seconds if sort is PageSort.SECONDS else StageRunRow.accelerator_seconds
-        totals = (
-            select(StageRunRow.clip_id, func.sum(taken).label("taken"))
-            .where(StageRunRow.batch_id == batch_id)
-            .group_by(StageRunRow.clip_id)
-            .subquery()
-        )
-        found = found.outerjoin(totals, totals.c.clip_id == BatchClipRow.clip_id)
-        column = func.coalesce(totals.c.taken, 0.0)
+        attempts = StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id
+        column = select(func.coalesce(func.sum(taken), 0.0)).where(*attempts).scalar_subquery()
     elif sort is PageSort.NAME:
         column = func.coalesce(BatchClipRow.names[0].as_string(), "")
     elif sort is PageSort.STATE:
