@@ -43,6 +43,8 @@ INPUT_ERRORS = {
     "long image": (["-p", "x", "--image", "long.png"], "long.png: image of 300x40 pixels is too elongated"),
     "output is a file": (["-p", "x", "--out", "batch.jsonl"], "--out batch.jsonl: File exists"),
     "endpoint missing": (["-p", "x", "--set", "enhancement.mode=llm"], "enhancement mode llm needs an endpoint"),
+    "heads do not divide": (["-p", "x", "--layout", "sp3"], "heads do not divide by cp 3 (nearest that work: sp2"),
+    "no layout": (["-p", "x", "--layout", "eight"], "layout 'eight': 'eight' is not understood"),
     "no accelerator": (["-p", "x", "--set", "noise_device=accelerator"], "noise_device is accelerator"),
 }
 
