@@ -27,14 +27,16 @@ class Tallies:
     def of(self, batches: Sequence[BatchRecord]) -> dict[str, Tally]:
         """The numbers of each batch, by id. Raises InfrastructureError when the catalog does not answer."""
         with self._lock:  # whoever comes while somebody counts finds what they counted
-            old = [batch for batch in batches if not self._is_fresh(batch)]
+            fresh = {batch: self._kept[batch] for batch in batches if self._is_fresh(batch)}
+            old = [batch for batch in batches if batch not in fresh]
             if old:
                 counted = self._overview.tallies([batch.batch_id for batch in old])
                 self._kept = {batch: kept for batch, kept in self._kept.items() if self._is_fresh(batch)}
                 if len(self._kept) > KEPT:
                     self._kept.clear()
-                self._kept |= {batch: (self._clock(), counted[batch.batch_id]) for batch in old}
-            return {batch.batch_id: self._kept[batch][1] for batch in batches}
+                fresh |= {batch: (self._clock(), counted[batch.batch_id]) for batch in old}
+                self._kept |= fresh
+            return {batch.batch_id: fresh[batch][1] for batch in batches}
 
     def forget(self) -> None:
         """Count everything anew, because somebody has just changed something."""

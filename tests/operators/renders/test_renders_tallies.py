@@ -17,10 +17,11 @@ class Counter:
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
-        self.now = 0.0
+        self.now = self.takes = 0.0
 
     def tallies(self, batch_ids: Sequence[str]) -> dict[str, Tally]:
         self.asked.append(list(batch_ids))
+        self.now += self.takes
         return {each: Tally(clips={}, found=0, refused_rows=0, stages={}, began=None) for each in batch_ids}
 
 
@@ -57,6 +58,12 @@ def test_a_batch_that_goes_on_is_counted_again_soon(counter: Counter, tallies: T
     counter.now = FINISHED_S
     tallies.of([FINISHED])
     assert counter.asked == [["night", "old"], ["night"], ["old"]]
+
+
+def test_numbers_that_grow_old_while_others_are_counted_are_still_told(counter: Counter, tallies: Tallies) -> None:
+    tallies.of([RUNNING])
+    counter.now, counter.takes = LIVE_S / 2, LIVE_S
+    assert set(tallies.of([RUNNING, FINISHED])) == {"night", "old"}
 
 
 def test_a_batch_that_changed_is_counted_at_once(counter: Counter, tallies: Tallies) -> None:
