@@ -85,7 +85,9 @@ class Group:
     def barrier(self, device: torch.device) -> None:
         """Return when every rank of the group has come here. `device` is the mesh's."""
         if self.size > 1:
-            dist.all_reduce(torch.zeros(1, device=device), group=self.process_group)
+            everybody = torch.ones(1, device=device)
+            dist.all_reduce(everybody, group=self.process_group)
+            everybody.item()  # the host waits, too: on an accelerator the collective is only put into the stream
 
 
 def even_split(count: int, parts: int) -> tuple[int, ...]:
