@@ -45,15 +45,20 @@ class Team:
         return self.mesh.rank == 0
 
     def tell(self, order: Any) -> None:
-        """Give rank 0's order to all others, whose `hear` returns it."""
+        """Give rank 0's order to all others, whose `hear` returns it. Raises: GroupLostError when one is gone."""
         if self.size > 1:
-            dist.broadcast_object_list([order], src=0, group=self.control)
+            self._broadcast([order])
 
     def hear(self) -> Any:
-        """The next order of rank 0."""
-        orders: list[Any] = [None]
-        dist.broadcast_object_list(orders, src=0, group=self.control)
-        return orders[0]
+        """The next order of rank 0. Raises: GroupLostError when it is gone."""
+        return self._broadcast([None])[0]
+
+    def _broadcast(self, orders: list[Any]) -> list[Any]:
+        try:
+            dist.broadcast_object_list(orders, src=0, group=self.control)
+        except RuntimeError as error:
+            raise GroupLostError(InfrastructureError(f"another rank is gone: {error}")) from error
+        return orders
 
     def settle(self, clip: Clip, error: Magi2Error | None) -> None:
         """Agree on how a clip went, once this rank has done its part or failed with `error`; every rank calls it.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from render_helpers import make_clip, make_context, small_profile
 
+from magi2.artifacts.recipe import Recipe
 from magi2.errors import ContractError, GroupLostError, MediaError, PausedError
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
@@ -77,3 +78,21 @@ def test_group_is_clean_when_its_ranks_issued_equally_many_collectives(
 def test_lost_group_names_its_cause() -> None:
     error = GroupLostError(ContractError("uneven"), "abc")
     assert (str(error), error.code, error.retryable, error.clip_id) == ("uneven", "infrastructure", True, "abc")
+
+
+def test_rank_that_is_gone_is_no_clips_fault(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(orders: list[object], **rest: object) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", closed)
+    profile = small_profile()
+    context = make_context(tiny_checkpoint, tmp_path / "store", profile)
+    mesh = replace(Mesh.single(context.device), layout=ParallelLayout(2))
+    stage = DecodeStage(replace(context, team=Team(mesh)))
+    monkeypatch.setattr(DecodeStage, "recipe", lambda self, clip: Recipe("decode", 1, seed=clip.seed))
+    for talk in (lambda: stage.run([make_clip(profile)]), stage.follow):
+        with pytest.raises(GroupLostError, match="another rank is gone") as caught:
+            talk()
+        assert caught.value.clip_id is None
