@@ -23,7 +23,7 @@ from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.types import StageName
 
-DAG_ID = "magi2_render_batch"
+DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
 TIMEOUT_S = 900.0
 UI_PORT = 8080
 STATES = ("success", "running", "failed", "up_for_retry", "upstream_failed")
@@ -143,8 +143,9 @@ def export(store: ArtifactStore, report: dict[str, Any], folder: Path) -> list[P
 
 
 def keep(airflow: LocalAirflow) -> None:
-    """Leave Airflow running until Ctrl-C."""
-    say(f"{airflow.url} stays up; stop it with Ctrl-C")
+    """Leave Airflow running until Ctrl-C, with a watch over batches that are cancelled there."""
+    airflow.unpause(WATCH_DAG_ID)
+    say(f"{airflow.url}/plugin/renders shows the clips; stop with Ctrl-C")
     try:
         while all(group.poll() is None for group in airflow.groups.values()):
             time.sleep(1)
