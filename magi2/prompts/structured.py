@@ -30,12 +30,13 @@ class StructuredPrompt:
 def recognise(prompt: str, *, aspect_ratio: str, caption_format: CaptionFormat) -> StructuredPrompt | None:
     """The prompt as a checked caption when it is one, else None.
 
-    Rendered Markdown is passed through unchanged. A JSON caption of either shape is completed, repaired and rendered.
+    Rendered Markdown and compact text are passed through unchanged. A JSON caption of either shape is completed,
+    repaired and rendered.
     Raises: InputError if a JSON caption has a wrong type, an unknown member (dropping it would lose the user's
     words) or no content.
     """
     lines = prompt.strip().splitlines()
-    if lines and lines[0].rstrip() in _MARKDOWN_STARTS:
+    if lines and (lines[0].rstrip() in _MARKDOWN_STARTS or _is_compact(lines)):
         return StructuredPrompt(prompt, None)
     try:
         value = parse_json(prompt)
@@ -53,6 +54,12 @@ def recognise(prompt: str, *, aspect_ratio: str, caption_format: CaptionFormat) 
         raise InputError(f"the prompt is a caption that cannot be used: {'; '.join(reasons)[:300]}")
     data = {**checked.data, **extra}
     return StructuredPrompt(render_caption(data, task, caption_format), data, checked.findings)
+
+
+def _is_compact(lines: list[str]) -> bool:
+    """Whether these lines are what `compact_prompt` makes of a caption with a premise and a timeline."""
+    has_premise = lines[0].rstrip() == "context" or lines[0].startswith("context: ")
+    return has_premise and "timeline:" in map(str.rstrip, lines[1:])
 
 
 def render_caption(data: dict[str, Any], task: Task, caption_format: CaptionFormat) -> str:

@@ -320,3 +320,15 @@ def test_a_blank_prompt_with_an_image_is_one_quiet_shot_and_without_one_is_refus
         offline(" \n ")
     with pytest.raises(InputError):
         offline("\x00\x07")
+
+
+@pytest.mark.parametrize("premise", ["context", "context: abstract animation"])
+def test_compact_text_is_a_caption_already_and_passes_unchanged(premise: str) -> None:
+    compact = f"{premise}\nA ball rolls.\naudio: ambience=a low tone\ntimeline:\n - 00:00.0-00:10.0 The ball rolls."
+    assert offline(compact).text == compact
+
+
+def test_prose_that_begins_like_compact_text_is_structured() -> None:
+    prose = "context matters to a painter.\ntimeline:\nHe paints."
+    assert offline(prose).text != prose
+    assert offline("context: a painter.\nHe paints.").text.startswith("# global_layer")

@@ -17,7 +17,7 @@ from magi2.prompts.semantic import schema_of
 from magi2.prompts.wire import blank
 from magi2.prompts.words import field_match, field_value
 
-STRUCTURER_VERSION = 1  # raise when the same prompt gives another caption
+STRUCTURER_VERSION = 2  # raise when the same prompt gives another caption
 
 Caption = dict[str, Any]
 
