@@ -1,0 +1,118 @@
+"""A scene as a person would ask for it: English and Chinese sentences, and structured captions."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from magi2.prompts.compact import compact_prompt
+from magi2.prompts.enhance import enhance
+from tools.demo_checkpoint.scenes import Scene
+from tools.demo_checkpoint.vocabulary import CHINESE, ENGLISH, Vocabulary
+
+Style = Literal[
+    "sentence",
+    "phrase",
+    "background_first",
+    "list",
+    "three_sentences",
+    "sound_first",
+    "chinese",
+    "chinese_background_first",
+    "json",
+    "compact",
+    "offline",
+]
+STYLES: tuple[Style, ...] = get_args(Style)
+ENHANCED: tuple[Style, ...] = ("sentence", "phrase", "background_first", "three_sentences", "chinese")
+"""Sentences of which `offline` shows what the offline structurer makes."""
+
+SIZE_SAID, SPEED_SAID = 0.6, 0.7
+"""How often a caption mentions them; unsaid, either will do."""
+
+DEFECTS = (
+    *("blurry", "low quality", "distorted", "noisy picture", "flicker", "artifacts", "washed out", "ugly", "jitter"),
+    *("static", "hiss", "crackle", "clipping", "background noise", "muffled", "echo", "wrong colors", "deformed"),
+    *("overexposed", "text", "watermark"),
+)
+NEGATIVE_PROMPT = "blurry, low quality, distorted, flicker, artifacts, hiss, crackle, background noise"
+"""The demo's negative prompt, of words that training saw without any scene."""
+
+_SENTENCES: Mapping[Style, str] = {
+    "sentence": "{An_object} {moves} on {a_background}, with {sound}.",
+    "phrase": "{an_object} {moves} on {a_background}, with {sound}",
+    "background_first": "On {a_background}, {an_object} {moves}. The sound is {sound}.",
+    "list": "{object}, {background}, {moves}, {sound}",
+    "three_sentences": "The clip shows {an_object} on {a_background}. It {moves}. We hear {sound}.",
+    "sound_first": "{Sound} plays while {an_object} {moves} in front of {a_background}.",
+    "chinese": "一个{object}在{background}上{moves}，声音是{sound}。",
+    "chinese_background_first": "{background}上，一个{object}{moves}。声音：{sound}。",
+}
+
+
+def write_caption(scene: Scene, rng: random.Random, style: Style | None = None) -> str:
+    """A prompt for `scene` in `style`, or in any; synonyms and whether size and speed are said come from `rng`."""
+    return _write(scene, rng, rng.choice(STYLES) if style is None else style)
+
+
+def write_unconditional(rng: random.Random) -> str:
+    """What stands where no scene is asked for: nothing, or a list of defects. It trains the unguided branch."""
+    return "" if rng.random() < 0.5 else ", ".join(rng.sample(DEFECTS, rng.randint(3, 12)))
+
+
+def _write(scene: Scene, rng: random.Random, style: Style) -> str:
+    if style == "offline":
+        written = _write(scene, rng, rng.choice(ENHANCED))
+        return compact_prompt(enhance(written, mode="offline", aspect_ratio="2:1", compact_format="json").text)
+    vocabulary = CHINESE if style.startswith("chinese") else ENGLISH
+    words = _choose_words(scene, vocabulary, rng)
+    if style == "json":
+        return json.dumps(_structured(scene, words), ensure_ascii=False)
+    if style == "compact":
+        return compact_prompt(json.dumps(_structured(scene, words)))
+    return _SENTENCES[style].format(**words)
+
+
+def _choose_words(scene: Scene, vocabulary: Vocabulary, rng: random.Random) -> dict[str, str]:
+    blank = " " if vocabulary.is_spaced else ""
+    speed = rng.choice(vocabulary.speeds[scene.speed]) + blank if rng.random() < SPEED_SAID else ""
+    size = vocabulary.sizes[scene.size] + blank if rng.random() < SIZE_SAID else ""
+    thing = f"{size}{vocabulary.colours[scene.colour]}{blank}{vocabulary.shapes[scene.shape]}"
+    sound = rng.choice(vocabulary.sounds[scene.sound])
+    background = rng.choice(vocabulary.backgrounds).format(colour=vocabulary.colours[scene.background])
+    return {
+        "object": thing,
+        "an_object": _with_article(thing),
+        "An_object": _with_article(thing).capitalize(),
+        "moves": rng.choice(vocabulary.motions[scene.motion]).format(q=speed).strip(),
+        "background": background,
+        "a_background": _with_article(background),
+        "sound": sound,
+        "Sound": sound.capitalize(),
+    }
+
+
+def _structured(scene: Scene, words: dict[str, str]) -> dict[str, Any]:
+    """The scene as a text-to-video caption of the trained shape, with names and times as enhancement writes them."""
+    sentence = "{An_object} {moves} on {a_background}.".format(**words)
+    thing = {
+        "object_id": "<object 1>",
+        "description": words["an_object"],
+        "shape_and_color": f"{scene.colour} {scene.shape}",
+    }
+    basic = {"timestamp_range": "00:00.0-00:10.0", "segment_description": f"The {scene.shape} {words['moves']}."}
+    return {
+        "global_layer": {
+            "context": "abstract animation",
+            "description": sentence,
+            "audio_baseline": {"ambience": words["sound"]},
+            "objects_static": [thing],
+        },
+        "dynamic_layer": {"timeline_segments": [{"segment_basic_info": basic}]},
+    }
+
+
+def _with_article(words: str) -> str:
+    return ("an " if words[0] in "aeio" else "a ") + words
