@@ -1,0 +1,1 @@
+"""Training of the demo checkpoint's transformer by flow matching, on the product's own model."""
