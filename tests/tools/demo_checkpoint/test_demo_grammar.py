@@ -11,7 +11,18 @@ from magi2.prompts.compact import compact_prompt
 from magi2.prompts.enhance import enhance
 from magi2.prompts.instructions import CaptionFormat
 from tools.demo_checkpoint.reading import Request, read_caption
-from tools.demo_checkpoint.scenes import BACKGROUNDS, COLOURS, MOTIONS, SHAPES, SIZES, SOUNDS, SPEEDS, Scene, draw_scene
+from tools.demo_checkpoint.scenes import (
+    BACKGROUNDS,
+    COLOURS,
+    MOTIONS,
+    SHAPES,
+    SIZES,
+    SOUNDS,
+    SPEEDS,
+    TOUCHING,
+    Scene,
+    draw_scene,
+)
 from tools.demo_checkpoint.wordings import (
     DEFECTS,
     NEGATIVE_PROMPT,
@@ -50,6 +61,13 @@ def test_structured_prompts_reach_the_encoder_in_the_words_of_training(style: St
         prompt = write_caption(draw_scene(rng), random.Random(seed), style)
         enhanced = enhance(prompt, mode="offline", aspect_ratio="2:1", compact_format="json")
         assert compact_prompt(enhanced.text) == compact_prompt(prompt)
+
+
+def test_contacts_of_unsaid_pace_are_slow() -> None:
+    rng = random.Random(18)
+    scenes = [scene for scene in (draw_scene(rng) for _ in range(1500)) if scene.motion in TOUCHING]
+    open_pace = {scene.speed for scene in scenes if read_caption(write_caption(scene, rng)).speed is None}
+    assert open_pace == {"slow"}
 
 
 def test_every_value_of_the_world_is_drawn_and_none_is_impossible() -> None:
