@@ -107,7 +107,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "magi2.checkpoints": ("torch", "safetensors", "magi2.artifacts", "magi2.config", "magi2.errors", "magi2.models"),
     "magi2.stages": (
         "torch",
-        *(f"magi2.{name}" for name in ("artifacts", "checkpoints", "config", "errors", "platform", "types")),
+        *(
+            f"magi2.{name}"
+            for name in ("artifacts", "checkpoints", "config", "errors", "platform", "torch_build", "types")
+        ),
         *(f"magi2.{name}" for name in ("media", "models", "parallel", "prompts", "sampling")),
     ),
 }

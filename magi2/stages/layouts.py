@@ -7,6 +7,7 @@ from __future__ import annotations
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.parallel.layout import ModelHeads, ParallelLayout, check_heads
+from magi2.torch_build import is_cpu_only
 from magi2.types import StageName
 
 ONE_RANK = ParallelLayout()
@@ -39,6 +40,8 @@ def check_layout(layout: ParallelLayout, profile: Profile) -> None:
 def _whole_host(settings: Settings) -> ParallelLayout:
     """Ulysses over as many accelerators as there are, the largest power of two: heads divide by that."""
     if settings.device and (settings.device == "cpu" or ":" in settings.device):
+        return ONE_RANK
+    if settings.device is None and is_cpu_only():
         return ONE_RANK
     from magi2 import platform
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from magi2.config.load import load_profile
@@ -35,10 +38,25 @@ def test_layout_is_the_one_asked_for_and_only_where_many_ranks_help(
 
 @pytest.mark.parametrize(("found", "used"), [(1, 1), (2, 2), (7, 4), (8, 8)])
 def test_all_accelerators_are_used_by_default(found: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magi2.stages.layouts.is_cpu_only", lambda: False)
     monkeypatch.setattr("magi2.platform.current", lambda name=None: ACCELERATORS["cuda"])
     monkeypatch.setattr("magi2.platform.device_count", lambda accelerator: found)
     assert stage_layout(StageName.PREVIEW, None, Settings()) == ParallelLayout(used, 1, used)
     assert stage_layout(StageName.PREVIEW, None, Settings(device="cuda:1")) == ONE_RANK
+
+
+def test_host_whose_torch_knows_no_accelerator_is_told_without_importing_torch() -> None:
+    program = """
+import sys
+from importlib import metadata, util
+metadata.version, util.find_spec = (lambda name: "2.13.0+cpu"), (lambda name: None)
+from magi2.config.settings import Settings
+from magi2.stages.layouts import ONE_RANK, stage_layout
+from magi2.types import StageName
+assert stage_layout(StageName.PREVIEW, None, Settings(store="store")) == ONE_RANK
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_heads_that_do_not_divide_are_refused_with_the_numbers_and_what_works() -> None:
