@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors.torch"}
+HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors.torch", "numpy"}
 
 
 @dataclass(frozen=True)

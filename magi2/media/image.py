@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 from PIL import Image, ImageOps
 
 from magi2.errors import ImageError
@@ -49,6 +48,8 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "F":
         raise ValueError("floating-point pixels have no defined range")
+    import numpy as np
+
     return Image.fromarray((np.asarray(image).clip(0, 65535) // 256).astype(np.uint8))
 
 
@@ -60,7 +61,8 @@ def prepare_reference(image: Image.Image, *, height: int, width: int, mode: Mode
     borders). Two Lanczos resizes, as the model saw it in training. Raises: ImageError when a side falls below 32.
     Source: MAGI-2 preview inference code, image conditioning; diffusers' video processor with factor 32.
     """
-    import torch  # not at the top: a batch's images are checked by processes that never need it
+    import numpy as np  # not at the top: a batch's images are checked by processes that need neither
+    import torch
 
     target_height, target_width = reference_size(image.width, image.height, height=height, width=width, mode=mode)
     final_height, final_width = _final_size(image, target_height, target_width)
