@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated, get_args
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -19,6 +20,7 @@ from operators.renders.contract import (
     FailureGroup,
     FailureGroups,
     Lookup,
+    Refusal,
     StageText,
     Viewer,
 )
@@ -27,6 +29,7 @@ from operators.renders.guard import is_allowed
 from operators.renders.links import Root
 
 ACTIONS = 100
+REFUSALS = 50
 TASK_GROUP = "shard."
 
 Name = Annotated[str, Query(max_length=250)]
@@ -75,7 +78,7 @@ def facets(site: Site, batch_id: BatchId) -> Facets:
 
 @router.get("/batches/{batch_id}/failures")
 def failures(site: Site, links: Root, batch_id: BatchId) -> FailureGroups:
-    """Failed clips by stage and reason."""
+    """Failed clips by stage and reason, and refused rows."""
     site.batch(batch_id)
     page = site.pages.failures(batch_id)
     groups = [
@@ -88,7 +91,9 @@ def failures(site: Site, links: Root, batch_id: BatchId) -> FailureGroups:
         )
         for group in page.rows
     ]
-    return FailureGroups(groups=groups, total=page.total)
+    refused = islice(site.catalog.batches.refused_rows(batch_id).items(), REFUSALS)
+    refusals = [Refusal(row=number, reason=reason) for number, reason in refused]
+    return FailureGroups(groups=groups, total=page.total, refused=refusals)
 
 
 @router.get("/batches/{batch_id}/actions")

@@ -10,7 +10,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/batches/{batch_id} | Batch | |
 | GET /api/batches/{batch_id}/clips | ClipPage | query: ClipsWanted |
 | GET /api/batches/{batch_id}/facets | Facets | what the filters can be set to, with counts |
-| GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, the most frequent first |
+| GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, and refused rows |
 | GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
 | GET /api/batches/{batch_id}/clips/{clip_id} | Clip | clip_id: all 64 characters |
 | GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | same prompt and images, other profile or seed |
@@ -191,11 +191,19 @@ class FailureGroup(Answer):
     examples: list[ClipCard]
 
 
+class Refusal(Answer):
+    """A row of the batch file that could not be rendered, and why."""
+
+    row: int
+    reason: str
+
+
 class FailureGroups(Answer):
-    """The 50 most frequent of `total` reasons."""
+    """The 50 most frequent of `total` reasons, and the first 50 refused rows."""
 
     groups: list[FailureGroup]
     total: int
+    refused: list[Refusal]
 
 
 class Figure(Answer):

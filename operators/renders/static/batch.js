@@ -36,7 +36,7 @@ export function Batch({ route, batchId, mayAct, isFirst, isTab }) {
       h("div", { className: "stack" }, [
         h(Head, { key: "head", batch, route, mayAct, isFirst, isTab }),
         h(StageBars, { key: "bars", stages: batch.stages, isDetailed: true }),
-        batch.clips.failed > 0 && h(Failures, { key: "failures", batch, route, mayAct }),
+        batch.clips.failed + batch.refused_rows > 0 && h(Failures, { key: "failures", batch, route, mayAct }),
         h(Clips, { key: "clips", batch, route }),
         h(History, { key: "history", batch }),
       ]),
@@ -74,7 +74,6 @@ function Head({ batch, route, mayAct, isFirst, isTab }) {
           "an earlier batch",
         ),
       ],
-      batch.refused_rows > 0 && ` · ${plural(batch.refused_rows, "row")} refused`,
     ),
     h(BatchNumbers, { batch }),
   );
@@ -86,8 +85,8 @@ function Failures({ batch, route, mayAct }) {
   return h(
     "details",
     { className: "fold failures" },
-    h("summary", null, `${plural(batch.clips.failed, "clip")} failed`),
-    h(Answer, { answer, what: "the reasons" }, ({ groups, total }) =>
+    h("summary", null, whatFailed(batch)),
+    h(Answer, { answer, what: "the reasons" }, ({ groups, total, refused }) =>
       h(
         "div",
         { className: "stack tight" },
@@ -95,11 +94,28 @@ function Failures({ batch, route, mayAct }) {
           "ul",
           { className: "groups" },
           groups.map((group, at) => h(Group, { key: at, group, route })),
+          refused.map(({ row, reason }) => h(RefusedRow, { key: `row ${row}`, row, reason })),
         ),
+        batch.refused_rows > refused.length &&
+          h("p", { className: "quiet" }, `and ${plural(batch.refused_rows - refused.length, "other row")} refused`),
         total > groups.length && h("p", { className: "quiet" }, `and ${plural(total - groups.length, "other reason")}`),
-        mayAct && !batch.is_live && h("div", null, h(RerunFailed, { batch })),
+        mayAct && !batch.is_live && batch.clips.failed > 0 && h("div", null, h(RerunFailed, { batch })),
       ),
     ),
+  );
+}
+
+function whatFailed({ clips, refused_rows }) {
+  const parts = [clips.failed && `${plural(clips.failed, "clip")} failed`, refused_rows && `${plural(refused_rows, "row")} refused`];
+  return parts.filter(Boolean).join(", ");
+}
+
+function RefusedRow({ row, reason }) {
+  return h(
+    "li",
+    { className: "group" },
+    h("span", { className: "group-count" }, `row ${row}`),
+    h("div", null, h("strong", null, "plan "), h(Said, { text: reason, className: "group-reason" })),
   );
 }
 

@@ -1,5 +1,5 @@
 // The first page: every batch, how far it is and what it cost.
-import { acceleratorTime, count, duration, money } from "./format.js";
+import { acceleratorTime, count, duration, money, plural } from "./format.js";
 import { Answer, Badge, Choice, Heading, Said, SearchBox, StageBars, When } from "./parts.js";
 import { h } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
@@ -100,6 +100,7 @@ export function BatchNumbers({ batch }) {
   const numbers = [
     ["done", `${count(clips.done)} / ${count(clips.total)}`],
     ["failed", count(clips.failed)],
+    batch.refused_rows ? ["refused", plural(batch.refused_rows, "row")] : null,
     ["reused", count(clips.reused)],
     clips.skipped ? ["skipped", count(clips.skipped)] : null,
     clips.cancelled ? ["cancelled", count(clips.cancelled)] : null,
@@ -111,7 +112,7 @@ export function BatchNumbers({ batch }) {
     "dl",
     { className: "numbers" },
     numbers.map(([name, value]) => {
-      const isBad = name === "failed" && clips.failed > 0;
+      const isBad = name === "refused" || (name === "failed" && clips.failed > 0);
       return h("div", { key: name, "data-bad": isBad || undefined }, h("dt", null, name), h("dd", null, value));
     }),
   );

@@ -68,6 +68,14 @@ def test_failures_are_told_by_reason(site: Site, viewer: TestClient) -> None:
     assert [clip["clip_id"] for clip in lost["examples"]] == [site.id("lost")]
 
 
+def test_refused_rows_are_told_with_the_failures(own_site: Site) -> None:
+    reasons = {number: f"row {number} is no prompt" for number in range(1, 61)}
+    own_site.catalog.batches.refuse_rows(BATCH, reasons)
+    refused = client().get(f"/api/batches/{BATCH}/failures").json()["refused"]
+    assert refused == [{"row": number, "reason": reasons[number]} for number in range(1, 51)]
+    assert client().get(f"/api/batches/{BATCH}").json()["refused_rows"] == 60
+
+
 def test_who_did_what_is_told_the_newest_first(own_site: Site) -> None:
     for name in ("ann", "bob"):
         own_site.catalog.control.note(BATCH, Action.RERUN, {"only": name}, by=Actor(f"id of {name}", name))
