@@ -60,7 +60,8 @@ class LocalAirflow:
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database or f"sqlite:///{self.home}/airflow.db?timeout={SQLITE_WAIT_S}",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database
+            or f"sqlite:///{self.home}/airflow.db?timeout={SQLITE_WAIT_S}",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
