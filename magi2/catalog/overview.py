@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
-from sqlalchemy.orm import aliased
 
 from magi2.catalog.engine import Database
 from magi2.catalog.progress import profile_stages
 from magi2.catalog.records import ClipState, RunState
+from magi2.catalog.statements import was_retried
 from magi2.catalog.states import UNFINISHED_CLIP
 from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow, ProfileRow, RefusedRow, StageRunRow
 from magi2.types import StageName
@@ -177,17 +177,7 @@ def _clips(connection: Connection, batch_ids: Sequence[str]) -> dict[str, _Clips
 
 def _runs(batch_ids: Sequence[str]) -> Select[*tuple[Any, ...]]:
     """Attempts by batch, stage, state and whether they were a clip's last at the stage."""
-    later = aliased(StageRunRow)
-    is_last = ~(
-        select(later.attempt)
-        .where(
-            later.batch_id == StageRunRow.batch_id,
-            later.clip_id == StageRunRow.clip_id,
-            later.stage == StageRunRow.stage,
-            later.attempt > StageRunRow.attempt,
-        )
-        .exists()
-    )
+    is_last = ~was_retried()
     runs = select(StageRunRow, is_last.label("is_last")).where(StageRunRow.batch_id.in_(batch_ids)).subquery()
     keys = runs.c.batch_id, runs.c.stage, runs.c.state, runs.c.is_last
     return select(

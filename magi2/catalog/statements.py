@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, func
+from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import aliased
 
-from magi2.catalog.tables import Base
+from magi2.catalog.tables import Base, StageRunRow
 
 CHUNK = 1000  # rows of a statement; both databases bound the values in one
 
@@ -50,3 +51,18 @@ def upsert(
     else:
         statement = statement.on_conflict_do_nothing(index_elements=key)
     connection.execute(statement, [unique[each] for each in sorted(unique)])
+
+
+def was_retried() -> ColumnElement[bool]:
+    """Whether an attempt at a stage of a clip, a `StageRunRow`, was followed by another in its batch."""
+    later = aliased(StageRunRow)
+    return (
+        select(later.attempt)
+        .where(
+            later.batch_id == StageRunRow.batch_id,
+            later.clip_id == StageRunRow.clip_id,
+            later.stage == StageRunRow.stage,
+            later.attempt > StageRunRow.attempt,
+        )
+        .exists()
+    )

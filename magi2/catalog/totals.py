@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, select
-from sqlalchemy.orm import aliased
 
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Request, RunState
+from magi2.catalog.statements import was_retried
 from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow, WeightLoadRow
 from magi2.types import StageName
@@ -100,22 +100,11 @@ def _loads(recent_since: datetime) -> Select[*tuple[Any, ...]]:
 
 
 def _failures() -> Select[*tuple[Any, ...]]:
-    later = aliased(StageRunRow)
-    was_retried = (
-        select(later.attempt)
-        .where(
-            later.batch_id == StageRunRow.batch_id,
-            later.clip_id == StageRunRow.clip_id,
-            later.stage == StageRunRow.stage,
-            later.attempt > StageRunRow.attempt,
-        )
-        .exists()
-    )
     return (
         select(
             StageRunRow.error_code,
             func.count().label("failures"),
-            func.count().filter(was_retried).label("retries"),
+            func.count().filter(was_retried()).label("retries"),
         )
         .where(StageRunRow.state == RunState.FAILED)
         .group_by(StageRunRow.error_code)

@@ -125,22 +125,6 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
             report={"steps": steps, "generator_device": generator.device_type},
         )
 
-    def _require_memory(self) -> None:
-        """Refuse a layout whose ranks would need more than their cards have, before any weight is read."""
-        context, profile = self.context, self.context.book.profile
-        if context.accelerator.name == "cpu":
-            return
-        frames, height, width = latent_size(profile.duration_s, profile.preview.height, profile.preview.width)
-        # One reference image, and a text as long as the encoder lets it be.
-        tokens = (frames + 1) * height * width + audio_latent_count(profile.duration_s) + profile.text.max_tokens
-        check_footprint(
-            profile.architectures.preview,
-            context.team.mesh.layout,
-            (tokens, tokens),
-            card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
-            compute_dtype=context.compute_dtype,
-        )
-
     def _noise(self, clip: Clip) -> tuple[ClipGenerator, Tensor, Tensor]:
         """The clip's random stream after its draws, and what was drawn for video and for audio."""
         shapes = preview_contract(self.context.book.profile)

@@ -70,11 +70,6 @@ class WindowGrid:
         """Video tokens that are queries here."""
         return len(self.order)
 
-    @property
-    def block_volume(self) -> int:
-        """Tokens of a block that no edge cuts."""
-        return math.prod(self.block)
-
 
 @dataclass(frozen=True)
 class _AxisClass:
