@@ -80,9 +80,10 @@ def test_shard_that_begins_after_the_budget_is_spent_is_skipped_and_fails_nothin
         assert {runs.states[0][f"shard.{stage}/{shard}"] for shard in (0, 1)} == {"success", "skipped"}
     report = runs.report("paused")
     assert (report["clips_done"], report["clips_over_budget"], report["clips_failed"]) == (1, 1, 0)
-    assert (report["cost"] in (4.0, 5.0), report["budget"], report["currency"]) == (True, 2.5, "EUR")
+    assert report["cost"] in (3.0, 4.0, 5.0)  # by which shard was made, and whether the other was encoded before
+    assert (report["budget"], report["currency"]) == (2.5, "EUR")
     (clip,) = report["over_budget"]
-    assert (clip["stage"], clip["error_code"]) == ("preview", "budget")
+    assert (clip["stage"] in ("encode", "preview"), clip["error_code"]) == (True, "budget")
     progress = runs.catalog.batches.progress(runs.batch("paused").batch_id)
     assert progress.batch.state is BatchState.DONE
     assert (progress.clips[ClipState.DONE], progress.clips[ClipState.SKIPPED]) == (1, 1)
