@@ -18,6 +18,7 @@ from magi2.media.delivery import (
     ENCODERS,
     SAMPLE_RATE_HZ,
     DeliverySpec,
+    Fit,
     check_even,
     delivered_frame_count,
 )
@@ -25,7 +26,9 @@ from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
 from magi2.media.files import partial_file
 from magi2.media.reading import open_media, video_stream
 
-SCALER_FLAGS = "lanczos+accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
+SCALERS: Mapping[Fit, str] = {"crop": "lanczos", "scale": "lanczos", "nearest": "neighbor"}
+"""ffmpeg's name of what resizes the picture and halves its colours, which a crop needs too."""
+SCALER_FLAGS = "accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 METADATA_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 METADATA_LIMIT_BYTES = 100_000
 """A single argument of a program may hold 128 KiB on Linux."""
@@ -71,10 +74,11 @@ def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int
             wanted, given = f"{width}x{height}", f"{native[0]}x{native[1]}"
             raise InputError(f"delivery {wanted} cannot be cropped from {given}", hint="use fit: scale")
         stream = stream.filter("crop", width, height, (native[0] - width) // 2, (native[1] - height) // 2)
+    flags = f"{SCALERS[spec.fit]}+{SCALER_FLAGS}"
     # setparams comes last: the graph's frame properties decide the tags, not the encoder's options.
     return (
         stream.filter("setpts", f"N/({fps}*TB)")
-        .filter("scale", width, height, out_color_matrix="bt709", out_range="tv", flags=SCALER_FLAGS)
+        .filter("scale", width, height, out_color_matrix="bt709", out_range="tv", flags=flags)
         .filter("format", "yuv420p")
         .filter("setsar", 1)
         .filter("setparams", color_primaries="bt709", color_trc="bt709", colorspace="bt709", range="tv")

@@ -11,6 +11,7 @@ from magi2.errors import ConfigError, InputError
 
 SAMPLE_RATE_HZ = 44_100
 Codec = Literal["h264", "hevc", "av1"]
+Fit = Literal["crop", "scale", "nearest"]
 
 ENCODERS: Mapping[Codec, str] = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 HIGHEST_CRF: Mapping[Codec, int] = {"h264": 51, "hevc": 51, "av1": 63}
@@ -31,15 +32,16 @@ AV1_PRESETS: Mapping[str, int] = {
 @dataclass(frozen=True)
 class DeliverySpec:
     """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
-    "crop" cuts equal margins, "scale" resizes once. `preset` is one of x264's names for every codec.
-    `pad_last_frame` holds the last frame until the sound ends. `threads` is part of the result: bytes depend on it.
+    "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
+    `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
+    `threads` is part of the result: bytes depend on it.
     """
 
     codec: Codec = "h264"
     crf: int = 16
     preset: str = "medium"
     size: tuple[int, int] | None = None
-    fit: Literal["crop", "scale"] = "crop"
+    fit: Fit = "crop"
     pad_last_frame: bool = False
     audio_bitrate_kbps: int = 192
     threads: int = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from magi2.media.deliver import deliver
 from magi2.media.delivery import DeliverySpec, delivered_frame_count
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.probe import ExpectedClip, check_clip, probe
-from magi2.media.reading import read_frames
+from magi2.media.reading import open_media, read_frames
 
 FAST = DeliverySpec(preset="ultrafast", threads=2)
 FPS = Fraction(25)
@@ -125,6 +125,46 @@ def test_scale_keeps_the_whole_picture(tmp_path: Path, program: Ffmpeg) -> None:
     check_clip(probe(target), ExpectedClip(codec="h264", width=32, height=1080, frame_count=3, fps=FPS))
     share = next(read_frames(target)).float().mean().item() / 255
     assert share == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("factor", [2, 3, 8])
+def test_nearest_makes_every_pixel_a_block_of_one_level(tmp_path: Path, program: Ffmpeg, factor: int) -> None:
+    frames = torch.randint(0, 256, (2, 16, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    clip = small_clip(tmp_path, program, frames, samples=3528)
+    spec = dataclasses.replace(FAST, size=(32 * factor, 16 * factor), fit="nearest", crf=0)  # x264's 0 is lossless
+    target = send(clip, tmp_path / "a.mp4", spec, program, frame_count=2)
+    native = 16 + 219 / 255 * frames.float() @ torch.tensor([0.2126, 0.7152, 0.0722])  # BT.709, limited range
+    for pixels, (luma, *colours) in zip(native, planes(target), strict=True):
+        assert torch.equal(luma, blocks(luma[::factor, ::factor], factor))
+        assert (luma[::factor, ::factor].float() - pixels).abs().max() <= 1.0
+        if factor % 2 == 0:  # at odd factors a sample of half-size colour may belong to two pixels
+            assert all(
+                torch.equal(plane, blocks(plane[:: factor // 2, :: factor // 2], factor // 2)) for plane in colours
+            )
+
+
+def planes(video: Path) -> Iterator[list[torch.Tensor]]:
+    """Luma and the two half-size colours of each frame, as stored."""
+    with open_media(video) as container:
+        for frame in container.decode(video=0):
+            luma, colours = torch.from_numpy(frame.to_ndarray()).split([frame.height, frame.height // 2])
+            yield [luma, *colours.reshape(2, frame.height // 2, frame.width // 2)]
+
+
+def blocks(plane: torch.Tensor, factor: int) -> torch.Tensor:
+    return plane.repeat_interleave(factor, dim=0).repeat_interleave(factor, dim=1)
+
+
+def test_scale_blends_where_nearest_repeats(tmp_path: Path, program: Ffmpeg) -> None:
+    frames = torch.zeros(2, 16, 32, 3, dtype=torch.uint8)
+    frames[:, :, 16:] = 255
+    clip = small_clip(tmp_path, program, frames, samples=3528)
+    levels = {}
+    for fit in ("scale", "nearest"):
+        spec = dataclasses.replace(FAST, size=(256, 128), fit=fit, crf=0)
+        target = send(clip, tmp_path / f"{fit}.mp4", spec, program, frame_count=2)
+        levels[fit] = set(next(planes(target))[0].unique().tolist())
+    assert levels["nearest"] == {16, 235} < levels["scale"]
 
 
 @pytest.mark.parametrize("color", [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (12, 34, 200), (0, 0, 0)])
