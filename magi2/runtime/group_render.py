@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from magi2.artifacts.recipe import canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
@@ -31,19 +32,18 @@ def run_in_groups(
 ) -> dict[str, list[StageResult]]:
     """Results of each clip by its id, one for each of its stages up to the first that failed.
 
-    The clips become a batch of the store, so that the groups find them. A stage that is stored whole starts none.
-    Raises: what `Launcher.run` does; the same call later goes on from what is there.
+    Meanwhile the clips are a batch of the store, so that the groups find them. A stage that is stored whole starts
+    none. Raises: what `Launcher.run` does; the same call later goes on from what is there.
     """
     if not clips:
         return {}
-    plan = _plan(clips, profiles)
-    save_plan(plan, store)
     results: dict[str, list[StageResult]] = {clip.clip_id: [] for clip in clips}
-    for shard in plan.shards:
-        for stage in stages_of(shard.profile):
-            job = StageJob(plan.batch_id, shard.number, stage, settings.store, layout=layout_of(stage))
-            for result in _run(job, shard, results, store, settings, progress):
-                results[result.clip.clip_id].append(result)
+    with _saved_plan(clips, profiles, store) as plan:
+        for shard in plan.shards:
+            for stage in stages_of(shard.profile):
+                job = StageJob(plan.batch_id, shard.number, stage, settings.store, layout=layout_of(stage))
+                for result in _run(job, shard, results, store, settings, progress):
+                    results[result.clip.clip_id].append(result)
     return results
 
 
@@ -94,11 +94,11 @@ class _Teller:
         return StageResult(self._stage, clip, event.state, event.seconds, event.key, event.flags, error)
 
 
-def _plan(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> BatchPlan:
-    """All clips, whatever is stored: the groups see for themselves."""
-    identity = {"command": "render", "clips": sorted(clip.clip_id for clip in clips)}
-    return BatchPlan(
-        batch_id=sha256_text(canonical_json(identity))[:16],
+@contextmanager
+def _saved_plan(clips: Sequence[Clip], profiles: Mapping[str, Profile], store: ArtifactStore) -> Iterator[BatchPlan]:
+    """A batch of all clips, whatever is stored: the groups see for themselves. Nobody looks for it afterwards."""
+    plan = BatchPlan(
+        batch_id=secrets.token_hex(8),  # its own, so that whoever renders the same clips meanwhile keeps theirs
         name="command line",
         source="command line",
         options=BatchOptions(),
@@ -108,3 +108,9 @@ def _plan(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> BatchPlan:
         missing={},
         profiles=profiles,
     )
+    try:
+        save_plan(plan, store)
+        yield plan
+    finally:
+        for name in list(store.list_documents(f"batches/{plan.batch_id}")):
+            store.remove_document(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from render_helpers import make_clip, small_profile
 
 from magi2.artifacts.local import LocalStore
 from magi2.config.settings import Settings
+from magi2.errors import InfrastructureError
 from magi2.parallel.layout import ParallelLayout
 from magi2.plan import load_shard
 from magi2.runtime import group_render
@@ -30,10 +32,13 @@ class Groups:
 
     def __init__(self) -> None:
         self.started: list[tuple[StageName, str, int]] = []
+        self.lost_at: StageName | None = None
 
     def run(self, job: StageJob, *, on_event: Listener) -> JobResult:
         shard = load_shard(LocalStore(Path(job.store)), job.batch_id, job.shard, None)
         self.started.append((job.stage, str(job.layout), len(shard.clips)))
+        if job.stage is self.lost_at:
+            raise InfrastructureError("rank 1 died")
         on_event(StageStarted(job.stage.value, len(shard.clips)))
         events = []
         for clip in shard.clips:
@@ -95,6 +100,15 @@ def test_clip_that_failed_leaves_and_a_stage_that_is_stored_starts_no_group(grou
     assert error is not None and (error.code, str(error)) == ("out_of_memory", "too little")
     assert heard.steps == 6
     assert heard.finished[-2:] == [(StageName.DECODE, 0, "reused"), (StageName.DECODE, 2, "reused")]
+
+
+@pytest.mark.parametrize("lost_at", [None, StageName.PREVIEW])
+def test_batch_of_the_groups_is_gone_when_they_are(groups: Groups, tmp_path: Path, lost_at: StageName | None) -> None:
+    store = LocalStore(tmp_path / "store")
+    groups.lost_at = lost_at
+    with pytest.raises(InfrastructureError, match="rank 1") if lost_at else nullcontext():
+        run(store, CLIPS, Heard())
+    assert (len(groups.started), list(store.list_documents("batches"))) == (2, [])
 
 
 def test_nothing_to_render_leaves_nothing_behind(groups: Groups, tmp_path: Path) -> None:
