@@ -31,11 +31,11 @@ class Footprint:
 
 
 def check_memory(
-    layout: ParallelLayout, footprint: Callable[[ParallelLayout], Footprint | None], card_bytes: int
+    layout: ParallelLayout, footprint: Callable[[ParallelLayout], Footprint | None], *, tokens: str, card_bytes: int
 ) -> Footprint:
     """What one rank of `layout` needs, if cards of `card_bytes` have it. `footprint` is None where heads do not divide.
 
-    Raises: ConfigError naming need, card and the nearest layouts that fit.
+    Raises: ConfigError naming need, `tokens` (what it was counted for), card and the nearest layouts that fit.
     """
 
     def fits(other: ParallelLayout) -> bool:
@@ -44,6 +44,6 @@ def check_memory(
 
     need = footprint(layout)
     if need is None or need.total > card_bytes:
-        message = f"layout {layout} needs {need}, a card has {card_bytes / _GIB:.1f} GiB"
+        message = f"layout {layout} needs {need} for {tokens}, a card has {card_bytes / _GIB:.1f} GiB"
         raise ConfigError(message, hint=name_layouts(nearest_layouts(layout, fits)))
     return need

@@ -48,6 +48,7 @@ class Stage(ABC, Generic[Models]):
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
+        self.clips: Sequence[Clip] = ()
         self._models: Models | None = None
 
     @abstractmethod
@@ -69,6 +70,7 @@ class Stage(ABC, Generic[Models]):
         nothing more may run here.
         """
         self.context.progress.stage_started(self.name, len(clips))
+        self.clips = clips
         results: list[StageResult] = []
         try:
             self.make_shared(clips)
@@ -83,12 +85,16 @@ class Stage(ABC, Generic[Models]):
     def make_shared(self, clips: Sequence[Clip]) -> None:
         """Make what many clips need, before the first one; its errors are everybody's."""
 
+    def before_load(self) -> None:
+        """Do what has to come before `load`; its errors are everybody's."""
+
     def models(self) -> Models:
         """The models, loaded on first use."""
         if self._models is None:
             started = time.monotonic()
             self.context.progress.loading(self.name)
             try:
+                self.before_load()
                 self._models = self.load()
             except Exception as error:
                 raise _LoadError(error) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.store import ArtifactStore
-from magi2.artifacts.tensors import load_tensors
+from magi2.artifacts.tensors import TensorSpec, load_tensors
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.errors import ContractError, InputError
 from magi2.media.ffmpeg import Ffmpeg
@@ -75,8 +75,8 @@ class StageContext:
         """A verified local copy of a payload, see `fetch_or_remove`."""
         return fetch_or_remove(self.store, stage, key, name)
 
-    def tensors(self, recipe: Recipe, contract: Contract, clip: Clip) -> dict[str, Tensor]:
-        """The tensors of an artifact on the host, after digest, shape, dtype and finiteness were checked.
+    def specs(self, recipe: Recipe, contract: Contract, clip: Clip) -> Mapping[str, TensorSpec]:
+        """What the tensors of an artifact are, by its manifest alone.
 
         Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
         """
@@ -86,6 +86,15 @@ class StageContext:
             raise missing_input(stage, clip)
         specs = manifest.payloads[TENSORS].tensors or {}
         check_contract(specs, contract, f"{stage.value}/{recipe.key}")
+        return specs
+
+    def tensors(self, recipe: Recipe, contract: Contract, clip: Clip) -> dict[str, Tensor]:
+        """The tensors of an artifact on the host, after digest, shape, dtype and finiteness were checked.
+
+        Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
+        """
+        stage = StageName(recipe.stage)
+        specs = self.specs(recipe, contract, clip)
         return load_tensors(self.payload(stage, recipe.key, TENSORS), specs=specs)
 
 

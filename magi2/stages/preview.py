@@ -13,6 +13,7 @@ from torch import Tensor
 
 from magi2 import platform
 from magi2.artifacts.recipe import Recipe
+from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.lengths import audio_latent_count, latent_size
@@ -54,7 +55,6 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> PreviewModel:
-        self._check_memory()
         model = load_preview(
             self.context.weights.folder("preview"),
             self.context.book.profile.architectures.preview,
@@ -69,17 +69,20 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
             use_fast_ops(model)
         return model
 
-    def _check_memory(self) -> None:
-        """Raises: ConfigError when the model and a clip with the longest text do not fit the accelerator."""
+    def check_memory(self) -> None:
         context, profile = self.context, self.context.book.profile
         if context.accelerator.name == "cpu":
             return
-        video = prod(latent_size(profile.duration_s, profile.preview.height, profile.preview.width))
-        tokens = video + audio_latent_count(profile.duration_s) + profile.text.max_tokens
+        branch_tokens = {
+            "video": prod(latent_size(profile.duration_s, profile.preview.height, profile.preview.width)),
+            "audio": audio_latent_count(profile.duration_s),
+            "text": profile.text.max_tokens,
+            "image": max((_image_tokens(context, clip) for clip in self.clips), default=0),
+        }
         check_footprint(
             profile.architectures.preview,
             context.team.mesh.layout,
-            (tokens, tokens),
+            branch_tokens,
             card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
             compute_dtype=context.compute_dtype,
         )
@@ -135,6 +138,18 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
 def noise_device(context: StageContext) -> torch.device:
     """Where a clip's noise is drawn."""
     return torch.device("cpu") if context.book.profile.noise_device == "cpu" else context.device
+
+
+def _image_tokens(context: StageContext, clip: Clip) -> int:
+    """Tokens of the clip's reference images: their cells, and for each its figure token."""
+    if not clip.figures:
+        return 0
+    contract = encode_contract(context.book.profile, len(clip.figures))
+    try:
+        specs = context.specs(context.recipe(StageName.ENCODE, clip), contract, clip)
+    except (InputError, ContractError, CorruptedArtifactError):
+        return 0  # the same error fails this clip, and no other, when its inputs are read
+    return sum(1 + prod(specs[f"reference_latents_{index}"].shape[-2:]) for index in range(len(clip.figures)))
 
 
 def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:

@@ -48,7 +48,6 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
         return self.context.recipe(self.name, clip)
 
     def load(self) -> Refiner:
-        self._check_memory()
         return load_refiner(
             self.context.weights.folder("refiner"),
             self.context.book.profile.architectures.refiner,
@@ -57,8 +56,7 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
             mesh=self.context.team.mesh,
         )
 
-    def _check_memory(self) -> None:
-        """Raises: ConfigError when the model and a clip with the longest text do not fit the accelerator."""
+    def check_memory(self) -> None:
         context, profile = self.context, self.context.book.profile
         if context.accelerator.name == "cpu":
             return

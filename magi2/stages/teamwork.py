@@ -54,6 +54,14 @@ class TeamStage(Stage[Models], Generic[Models, Inputs, Outputs]):
     def write(self, clip: Clip, outputs: Outputs, folder: Path) -> Product:
         """The clip's artifact from what rank 0 computed."""
 
+    def check_memory(self) -> None:
+        """Raises: ConfigError when the models with the clips of this run do not fit the accelerator."""
+
+    def before_load(self) -> None:
+        self.check_memory()
+        if self.context.team.leads:
+            self.context.team.tell(_Order())
+
     def run(self, clips: Sequence[Clip]) -> list[StageResult]:
         results = super().run(clips)
         self.context.team.tell(None)
@@ -66,7 +74,7 @@ class TeamStage(Stage[Models], Generic[Models, Inputs, Outputs]):
             order: _Order[Inputs] | None = self.context.team.hear()
             if order is None:
                 return
-            models = super().models()
+            models = self.models()
             if order.clip is not None and order.inputs is not None:
                 try:
                     self._compute_together(order.clip, order.inputs, models, None)
@@ -75,11 +83,6 @@ class TeamStage(Stage[Models], Generic[Models, Inputs, Outputs]):
                 except Magi2Error as error:
                     logger.warning("clip %s failed: %s", order.clip.short_id, error)
                     platform.empty_cache(accelerator=self.context.accelerator)
-
-    def models(self) -> Models:
-        if self._models is None:
-            self.context.team.tell(_Order())
-        return super().models()
 
     def make(self, clip: Clip, models: Models, folder: Path) -> Product:
         inputs = self.read(clip)

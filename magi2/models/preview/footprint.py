@@ -6,6 +6,7 @@ step; measured peaks stay below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 import torch
@@ -28,12 +29,12 @@ _FP32 = 4
 def check_footprint(
     config: PreviewConfig,
     layout: ParallelLayout,
-    branch_tokens: tuple[int, int],
+    branch_tokens: Mapping[str, int],
     *,
     card_bytes: int,
     compute_dtype: torch.dtype = torch.bfloat16,
 ) -> Footprint:
-    """What one rank needs for clips of at most `branch_tokens` packed tokens (conditional, unconditional).
+    """What one rank needs for clips of at most `branch_tokens`, by their kind, in each of the two guidance branches.
 
     Raises: ConfigError when heads do not divide or the cards are too small, naming the numbers and the nearest layouts.
     """
@@ -43,9 +44,10 @@ def check_footprint(
     def footprint(other: ParallelLayout) -> Footprint | None:
         if model_heads(config).objection(other) is not None:
             return None
-        return _footprint(config, other, branch_tokens, sizes, compute_dtype.itemsize)
+        return _footprint(config, other, sum(branch_tokens.values()), sizes, compute_dtype.itemsize)
 
-    return check_memory(layout, footprint, card_bytes)
+    tokens = " + ".join(f"{count} {kind}" for kind, count in branch_tokens.items()) + " tokens a branch"
+    return check_memory(layout, footprint, tokens=tokens, card_bytes=card_bytes)
 
 
 def _weight_bytes(config: PreviewConfig, dtype: torch.dtype) -> tuple[int, int, int]:
@@ -61,14 +63,14 @@ def _weight_bytes(config: PreviewConfig, dtype: torch.dtype) -> tuple[int, int, 
 def _footprint(
     config: PreviewConfig,
     layout: ParallelLayout,
-    branch_tokens: tuple[int, int],
+    branch_tokens: int,
     weight_bytes: tuple[int, int, int],
     itemsize: int,
 ) -> Footprint:
     experts, routers, rest = weight_bytes
     moe = config.moe_config
     share = expert_share(moe.num_heads, moe.num_experts, rank=0, size=layout.ep)
-    sequence = max(branch_tokens) if layout.cfg == 2 else sum(branch_tokens)
+    sequence = branch_tokens if layout.cfg == 2 else 2 * branch_tokens
     own = ceil(sequence / layout.cp)
     places = len(share.heads)
     activations = own * _token_bytes(config, itemsize)

@@ -55,7 +55,8 @@ def check_footprint(
             reserve=RESERVE_BYTES,
         )
 
-    return check_memory(layout, footprint, card_bytes)
+    tokens = f"{video} video and {text_tokens} text tokens"
+    return check_memory(layout, footprint, tokens=tokens, card_bytes=card_bytes)
 
 
 def _token_bytes(config: RefinerConfig, itemsize: int) -> int:

@@ -17,7 +17,7 @@ from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 
 CARD = 80 << 30
-TOKENS = (57_594 + 7_000, 57_594 + 7_000)  # 540p with the longest prompts
+TOKENS = {"video": 57_344, "audio": 250, "text": 7_000}  # 540p with the longest prompts
 
 
 def mesh(layout: ParallelLayout) -> Mesh:
@@ -32,7 +32,7 @@ def test_weights_are_those_that_the_rank_will_hold(text: str) -> None:
     with torch.device("meta"):
         model = ParallelPreview(tiny_config(), mesh(layout))
     held = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    assert check_footprint(tiny_config(), layout, (100, 100), card_bytes=CARD).weights == held
+    assert check_footprint(tiny_config(), layout, {"video": 100}, card_bytes=CARD).weights == held
 
 
 def test_published_model_fits_eight_cards_of_80_gib_without_padding() -> None:
@@ -47,9 +47,8 @@ def test_published_model_fits_eight_cards_of_80_gib_without_padding() -> None:
     ("text", "nearest"), [("sp8.ep2", "sp8.cfg1.ep4, sp8.cfg1.ep8"), ("sp2", "sp4.cfg1.ep4, sp2.cfg2.ep4")]
 )
 def test_layouts_that_do_not_fit_are_refused_with_the_nearest(text: str, nearest: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"needs 1\d\d\.\d GiB a rank \(weights 111\.1.*80\.0 GiB.*work: {nearest}\)"
-    ):
+    said = rf"needs 1\d\d\.\d GiB a rank \(weights 111\.1.* for 57344 video .*80\.0 GiB.*work: {nearest}\)"
+    with pytest.raises(ConfigError, match=said):
         check_footprint(PreviewConfig(), ParallelLayout.parse(text), TOKENS, card_bytes=CARD)
 
 
