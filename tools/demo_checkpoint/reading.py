@@ -5,22 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from magi2.errors import InputError
+from magi2.prompts.figures import FIRST_FRAME_SENTENCE
 from tools.demo_checkpoint.scenes import Background, Colour, Motion, Scene, Shape, Size, Sound, Speed
-from tools.demo_checkpoint.vocabulary import CHINESE, ENGLISH, Vocabulary
+from tools.demo_checkpoint.vocabulary import CHINESE, ENGLISH, FIGURE, Vocabulary
 
+_HINT = f"reference_layer:{FIRST_FRAME_SENTENCE}"  # glued to the last word of whatever has an image
+_HAN = re.compile("[\u4e00-\u9fff]")
 Meaning = TypeVar("Meaning", bound=str)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a prompt asks for; `size` and `speed` are None where it leaves them open."""
+    """What a prompt asks for; None where it leaves something open, or to a reference image."""
 
-    shape: Shape
-    colour: Colour
-    background: Background
+    shape: Shape | None
+    colour: Colour | None
+    background: Background | None
     size: Size | None
     speed: Speed | None
     motion: Motion
@@ -32,25 +35,36 @@ class Request:
         return all(getattr(scene, name) == value for name, value in asked.items())
 
 
-def read_caption(text: str) -> Request:
-    """What `text` asks for. Raises: InputError naming what is missing, contradictory or outside the grammar."""
-    plain = " ".join(text.lower().split())
-    vocabulary = ENGLISH if any(f" {shape}" in f" {plain}" for shape in ENGLISH.shapes.values()) else CHINESE
+def read_caption(text: str, *, pictured: Scene | None = None) -> Request:
+    """What `text` asks for. A prompt that names <Figure 1> leaves shape, colours and size to the scene `pictured`.
+
+    Without that scene they are None. Raises: InputError naming what is missing, contradictory or outside the grammar.
+    """
+    plain = " ".join(text.replace(_HINT, " ").lower().split())
+    vocabulary = CHINESE if _HAN.search(plain) else ENGLISH
     # Sounds go first: "a tone that rises" is no motion. Then speeds, which stand inside the motions' phrases.
     sounds, rest = _take_out(plain, _by_phrase(vocabulary.sounds), vocabulary, left="|")
     speeds, rest = _take_out(rest, _by_phrase(vocabulary.speeds), vocabulary, left="")
     motions, rest = _take_out(rest, _motions(vocabulary), vocabulary, left="|")
     backgrounds, rest = _backgrounds(rest, vocabulary)
     sizes, colours, shapes = _things(rest, vocabulary)
+    has_figure = FIGURE.lower() in plain
+    look = _one_or_open if has_figure else _one
+    shown = pictured if has_figure else None
     return Request(
-        shape=_one(shapes, "shape", text),
-        colour=_one(colours, "colour", text),
-        background=_one(backgrounds, "background", text),
-        size=_one(sizes, "size", text) if sizes else None,
-        speed=_one(speeds, "speed", text) if speeds else None,
+        shape=look(shapes | _seen(shown, "shape"), "shape", text),
+        colour=look(colours | _seen(shown, "colour"), "colour", text),
+        background=look(backgrounds | _seen(shown, "background"), "background", text),
+        size=_one_or_open(sizes | _seen(shown, "size"), "size", text),
+        speed=_one_or_open(speeds, "speed", text),
         motion=_one(motions, "motion", text),
         sound=_one(sounds, "sound", text),
     )
+
+
+def _seen(pictured: Scene | None, attribute: str) -> set[Any]:
+    """What the reference image says of an attribute."""
+    return set() if pictured is None else {getattr(pictured, attribute)}
 
 
 def _by_phrase(phrases: Mapping[Meaning, tuple[str, ...]]) -> dict[str, Meaning]:
@@ -103,3 +117,7 @@ def _one(found: set[Meaning], what: str, text: str) -> Meaning:
         said = " and ".join(sorted(found)) or "none"
         raise InputError(f"prompt {text[:80]!r}: says {said} for the {what}, want exactly one that the demo knows")
     return next(iter(found))
+
+
+def _one_or_open(found: set[Meaning], what: str, text: str) -> Meaning | None:
+    return _one(found, what, text) if found else None

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from tools.demo_checkpoint.scenes import Motion, Shape, Size, Sound, Speed
 
+FIGURE = "<Figure 1>"
+"""How a prompt names its reference image."""
+
 
 @dataclass(frozen=True)
 class Vocabulary:

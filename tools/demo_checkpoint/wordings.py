@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 
 from magi2.prompts.compact import compact_prompt
 from magi2.prompts.enhance import enhance
+from magi2.prompts.figures import Figure, add_figure_hint
 from tools.demo_checkpoint.scenes import TOUCHING, Scene
-from tools.demo_checkpoint.vocabulary import CHINESE, ENGLISH, Vocabulary
+from tools.demo_checkpoint.vocabulary import CHINESE, ENGLISH, FIGURE, Vocabulary
 
 Style = Literal[
     "sentence",
@@ -24,10 +25,19 @@ Style = Literal[
     "json",
     "compact",
     "offline",
+    "figure",
+    "figure_phrase",
+    "figure_background_first",
+    "figure_sound_first",
+    "figure_chinese",
+    "figure_chinese_sound_first",
+    "figure_offline",
 ]
-STYLES: tuple[Style, ...] = get_args(Style)
-ENHANCED: tuple[Style, ...] = ("sentence", "phrase", "background_first", "three_sentences", "chinese")
-"""Sentences of which `offline` shows what the offline structurer makes."""
+FIGURE_STYLES: tuple[Style, ...] = tuple(style for style in get_args(Style) if style.startswith("figure"))
+"""Prompts for a clip with a reference image, which they leave the shape, its size and all colours to."""
+STYLES: tuple[Style, ...] = tuple(style for style in get_args(Style) if style not in FIGURE_STYLES)
+ASPECT_RATIO = "128:64"
+_FIGURES = (Figure(1, FIGURE, "first_frame.png"),)
 
 SIZE_SAID, SPEED_SAID = 0.6, 0.7
 """How often a caption mentions them; unsaid, either will do.
@@ -41,8 +51,6 @@ DEFECTS = (
     *("static", "hiss", "crackle", "clipping", "background noise", "muffled", "echo", "wrong colors", "deformed"),
     *("overexposed", "text", "watermark"),
 )
-NEGATIVE_PROMPT = "blurry, low quality, distorted, flicker, artifacts, hiss, crackle, background noise"
-"""The demo's negative prompt, of words that training saw without any scene."""
 
 _SENTENCES: Mapping[Style, str] = {
     "sentence": "{An_object} {moves} on {a_background}, with {sound}.",
@@ -53,12 +61,34 @@ _SENTENCES: Mapping[Style, str] = {
     "sound_first": "{Sound} plays while {an_object} {moves} in front of {a_background}.",
     "chinese": "一个{object}在{background}上{moves}，声音是{sound}。",
     "chinese_background_first": "{background}上，一个{object}{moves}。声音：{sound}。",
+    "figure": "The object of <Figure 1> {moves}, with {sound}.",
+    "figure_phrase": "the shape in <Figure 1> {moves}, with {sound}",
+    "figure_background_first": "On the background of <Figure 1>, its object {moves}. The sound is {sound}.",
+    "figure_sound_first": "{Sound} plays while what is in <Figure 1> {moves}.",
+    "figure_chinese": "<Figure 1>中的物体{moves}，声音是{sound}。",
+    "figure_chinese_sound_first": "伴随着{sound}，<Figure 1>里的图形{moves}。",
 }
+_PLAIN = tuple(style for style in _SENTENCES if style not in FIGURE_STYLES)
+_PLAIN_FIGURE = tuple(style for style in _SENTENCES if style in FIGURE_STYLES)
 
 
 def write_caption(scene: Scene, rng: random.Random, style: Style | None = None) -> str:
-    """A prompt for `scene` in `style`, or in any; synonyms and whether size and speed are said come from `rng`."""
+    """A prompt for `scene` in `style`, by default any of `STYLES`.
+
+    `rng` draws synonyms, and whether size and speed are said.
+    """
     return _write(scene, rng, rng.choice(STYLES) if style is None else style)
+
+
+def enhance_offline(prompt: str, *, has_figure: bool) -> str:
+    """The caption that the demo's profiles make of a prompt, of a clip with or without a reference image."""
+    images = _FIGURES if has_figure else ()
+    return enhance(prompt, images=images, mode="offline", aspect_ratio=ASPECT_RATIO, compact_format="json").text
+
+
+def encoder_text(caption: str, *, has_figure: bool) -> str:
+    """What the text encoder reads for a caption as rendering hands it over, of a clip with or without an image."""
+    return compact_prompt(add_figure_hint(caption, figures=_FIGURES if has_figure else ()))
 
 
 def write_unconditional(rng: random.Random) -> str:
@@ -68,9 +98,10 @@ def write_unconditional(rng: random.Random) -> str:
 
 def _write(scene: Scene, rng: random.Random, style: Style) -> str:
     if style == "offline":
-        written = _write(scene, rng, rng.choice(ENHANCED))
-        return compact_prompt(enhance(written, mode="offline", aspect_ratio="2:1", compact_format="json").text)
-    vocabulary = CHINESE if style.startswith("chinese") else ENGLISH
+        return compact_prompt(enhance_offline(_write(scene, rng, rng.choice(_PLAIN)), has_figure=False))
+    if style == "figure_offline":
+        return enhance_offline(_write(scene, rng, rng.choice(_PLAIN_FIGURE)), has_figure=True)
+    vocabulary = CHINESE if "chinese" in style else ENGLISH
     words = _choose_words(scene, vocabulary, rng)
     if style == "json":
         return json.dumps(_structured(scene, words), ensure_ascii=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -25,9 +26,11 @@ from tools.demo_checkpoint.scenes import (
 )
 from tools.demo_checkpoint.wordings import (
     DEFECTS,
-    NEGATIVE_PROMPT,
+    FIGURE_STYLES,
     STYLES,
     Style,
+    encoder_text,
+    enhance_offline,
     write_caption,
     write_unconditional,
 )
@@ -61,6 +64,40 @@ def test_structured_prompts_reach_the_encoder_in_the_words_of_training(style: St
         prompt = write_caption(draw_scene(rng), random.Random(seed), style)
         enhanced = enhance(prompt, mode="offline", aspect_ratio="2:1", compact_format="json")
         assert compact_prompt(enhanced.text) == compact_prompt(prompt)
+
+
+@pytest.mark.parametrize("style", FIGURE_STYLES)
+def test_a_figure_prompt_asks_for_motion_and_sound_and_leaves_the_look_to_the_image(style: Style) -> None:
+    rng = random.Random(19)
+    for _ in range(SCENES_PER_STYLE):
+        scene, other = draw_scene(rng), draw_scene(rng)
+        prompt = write_caption(scene, rng, style)
+        request = read_caption(prompt)
+        assert (request.shape, request.colour, request.background, request.size) == (None,) * 4
+        assert request.fits(scene), prompt
+        assert read_caption(prompt, pictured=scene) == replace(
+            request, shape=scene.shape, colour=scene.colour, background=scene.background, size=scene.size
+        )
+        assert read_caption(prompt, pictured=other).shape == other.shape
+
+
+@pytest.mark.parametrize("style", FIGURE_STYLES)
+def test_figure_prompts_reach_the_encoder_readable_with_and_without_enhancement(style: Style) -> None:
+    rng = random.Random(20)
+    for _ in range(20):
+        prompt = write_caption(draw_scene(rng), rng, style)
+        enhanced = enhance_offline(prompt, has_figure=True)
+        assert enhance_offline(enhanced, has_figure=True) == enhanced
+        for caption in (prompt, enhanced):
+            assert read_caption(encoder_text(caption, has_figure=True)) == read_caption(prompt), caption
+
+
+def test_a_prompt_may_name_what_its_image_shows_but_not_something_else() -> None:
+    prompt = "The object of <Figure 1>, a red circle, moves up on a blue background, with a low tone."
+    scene = Scene("circle", "red", "blue", "small", "slow", "up", "low")
+    assert read_caption(prompt, pictured=scene) == Request("circle", "red", "blue", "small", None, "up", "low")
+    with pytest.raises(InputError, match="circle and square for the shape"):
+        read_caption(prompt, pictured=replace(scene, shape="square"))
 
 
 def test_contacts_of_unsaid_pace_are_slow() -> None:
@@ -125,4 +162,3 @@ def test_texts_without_a_scene_are_empty_or_made_of_defects() -> None:
     texts = {write_unconditional(rng) for _ in range(50)}
     assert "" in texts and len(texts) > 10
     assert {part for text in texts if text for part in text.split(", ")} <= set(DEFECTS)
-    assert set(NEGATIVE_PROMPT.split(", ")) <= set(DEFECTS)

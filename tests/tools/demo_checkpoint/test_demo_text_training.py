@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
 
 from magi2.models.text_encoder.tokenizer import PromptTokenizer
-from magi2.prompts.compact import compact_prompt
 from tools.demo_checkpoint.reading import Request, read_caption
 from tools.demo_checkpoint.scenes import MOTIONS, SIZES, draw_scene
+from tools.demo_checkpoint.training.captions import draw_text
 from tools.demo_checkpoint.training.reading import (
     ATTRIBUTES,
     ReadingHeads,
@@ -23,7 +23,7 @@ from tools.demo_checkpoint.training.reading import (
     reading_loss,
     train_tokenizer,
 )
-from tools.demo_checkpoint.wordings import write_caption, write_unconditional
+from tools.demo_checkpoint.wordings import write_unconditional
 
 VOCAB_SIZE = 700
 
@@ -31,7 +31,7 @@ VOCAB_SIZE = 700
 def captions_of(count: int, seed: int) -> list[str]:
     """Texts as the encoder gets them."""
     rng = random.Random(seed)
-    return [compact_prompt(write_caption(draw_scene(rng), rng)) for _ in range(count)]
+    return [draw_text(draw_scene(rng), rng, has_figure=index % 3 == 0) for index in range(count)]
 
 
 @pytest.fixture(scope="module")
