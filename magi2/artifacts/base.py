@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -104,14 +104,7 @@ class BlobStore(ABC):
     # -- the promises of ArtifactStore ---------------------------------------------------------------------------
 
     def find(self, stage: str, key: str) -> Manifest | None:
-        while (manifest := self._manifest(stage, key)) is not None:
-            fault = self._fault(manifest)
-            if fault is None:
-                return manifest
-            # A removal between the two looks is no damage: look again.
-            if self._manifest(stage, key) == manifest:
-                raise CorruptedArtifactError(fault)
-        return None
+        return self._checked(stage, key, lambda manifest: manifest.payloads.values())
 
     @contextmanager
     def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
@@ -226,19 +219,33 @@ class BlobStore(ABC):
             raise CorruptedArtifactError(f"{self._place(name)}: is the manifest of {manifest.stage} {manifest.key}")
         return manifest
 
+    def _checked(self, stage: str, key: str, wanted: Callable[[Manifest], Iterable[Payload]]) -> Manifest | None:
+        """The artifact's manifest, or None; presence and size of the wanted payloads are checked."""
+        while (manifest := self._manifest(stage, key)) is not None:
+            fault = self._fault(manifest, wanted(manifest))
+            if fault is None:
+                return manifest
+            # A removal between the two looks is no damage: look again.
+            if self._manifest(stage, key) == manifest:
+                raise CorruptedArtifactError(fault)
+        return None
+
     def _published(self, stage: str, key: str, name: str) -> tuple[str, Payload]:
-        """The blob of an artifact's payload and what the manifest says of it; its presence and size are checked."""
+        """The blob of an artifact's payload and what the manifest says of it; its presence and size are checked, those
+        of no other: each would be a request more to a server.
+        """
         prefix = artifact_prefix(stage, key)
-        manifest = self.find(stage, key)
+        place = self._place(str(prefix))
+        manifest = self._checked(stage, key, lambda manifest: [payload_of(manifest, name, place)])
         if manifest is None:
-            raise CorruptedArtifactError(f"{self._place(str(prefix))}: there is no such artifact")
-        payload = payload_of(manifest, name, self._place(str(prefix)))
+            raise CorruptedArtifactError(f"{place}: there is no such artifact")
+        payload = manifest.payloads[name]
         return f"{prefix}/{payload.file}", payload
 
-    def _fault(self, manifest: Manifest) -> str | None:
+    def _fault(self, manifest: Manifest, payloads: Iterable[Payload]) -> str | None:
         """What is wrong with the payloads as far as sizes tell."""
         prefix = artifact_prefix(manifest.stage, manifest.key)
-        for payload in manifest.payloads.values():
+        for payload in payloads:
             name = f"{prefix}/{payload.file}"
             size_bytes = self._size(name)
             if size_bytes is None:

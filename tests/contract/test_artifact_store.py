@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from io import BytesIO
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.request import urlopen
 
@@ -174,6 +174,19 @@ def test_link_to_what_is_not_there_is_refused_as_fetching_it_is(lab: StoreLab, s
     lab.delete(payload_path(published, "clip.mp4"))
     with pytest.raises(CorruptedArtifactError, match="missing"):
         store.link(STAGE, recipe().key, "clip.mp4", expires=expires)
+
+
+def test_link_asks_for_the_manifest_and_one_size_whatever_else_the_artifact_has(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(store, {"clip.mp4": b"picture", "poster.jpg": b"still", "probe.json": b"{}"})
+    asked: list[str] = []
+    for name in ("_read", "_size"):
+        ask = getattr(type(store), name)
+        monkeypatch.setattr(type(store), name, lambda self, blob, ask=ask: asked.append(blob) or ask(self, blob))
+    store.link(STAGE, recipe().key, "poster.jpg", expires=timedelta(minutes=5))
+    poster = published.payloads["poster.jpg"].file
+    assert [PurePosixPath(blob).name for blob in asked] == ["manifest.json", poster]
 
 
 def test_stage_folder_is_private_empty_and_gone_afterwards(store: ArtifactStore) -> None:
