@@ -3,7 +3,7 @@
 All sounds are sums of known waveforms of 2048 samples, so the network can be exactly linear. Going down the strides,
 each level cuts its waveforms into `stride` pieces and keeps an orthonormal basis of them (SVD); the coefficients become
 the transposed convolution, and the basis is what the next level has to make. Residual units pass their input through,
-snake activations add nothing. The encoder is the transpose, with the waveforms' inverse Gram matrix at its end.
+snake activations add nothing. The encoder is as narrow as can be and gives nothing: rendering never encodes sound.
 """
 
 # Shapes: K waveforms (channels of a level), R basis vectors (channels of the next), S stride, W samples of a window
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from magi2.errors import CheckpointError
 from magi2.models.audio_vae.config import CONFIG_NAME, AudioVaeConfig, config_from_json
-from magi2.models.audio_vae.state_dict import PREFIX, expected_tensors
+from magi2.models.audio_vae.state_dict import DECODER_PREFIX, expected_tensors
 from tools.demo_checkpoint.audio_latents import LATENT_GAIN, codes
 from tools.demo_checkpoint.sound import wave_table
 
@@ -32,7 +32,13 @@ SNAKE_OFF = 18.0
 LOSS_LIMIT = 1e-5
 """Share of the waveforms that a level's channels may be unable to hold."""
 
-_HALF: Mapping[str, Any] = {"channels": 6, "c_mults": [1, 2, 4, 8, 16], "strides": [2, 4, 4, 8, 8], "use_snake": True}
+_BOTH: Mapping[str, Any] = {"channels": 1, "strides": [2, 4, 4, 8, 8], "use_snake": True}
+_ENCODER: Mapping[str, Any] = {"in_channels": 2, "latent_dim": 128, "c_mults": [1, 1, 1, 1, 1], **_BOTH}
+_DECODER: Mapping[str, Any] = {
+    **{"out_channels": 2, "latent_dim": 64, "final_tanh": False},
+    **{"c_mults": [2, 8, 14, 39, 40], **_BOTH},
+}
+"""From the samples' end: one, two and eight samples are free, and so many waveforms make all longer ones."""
 MODEL_CONFIG: Mapping[str, Any] = {
     "model_type": "autoencoder",
     "sample_rate": 44100,
@@ -41,11 +47,8 @@ MODEL_CONFIG: Mapping[str, Any] = {
         "pretransform": {
             "type": "autoencoder",
             "config": {
-                "encoder": {"type": "oobleck", "config": {"in_channels": 2, "latent_dim": 128, **_HALF}},
-                "decoder": {
-                    "type": "oobleck",
-                    "config": {"out_channels": 2, "latent_dim": 64, "final_tanh": False, **_HALF},
-                },
+                "encoder": {"type": "oobleck", "config": _ENCODER},
+                "decoder": {"type": "oobleck", "config": _DECODER},
                 "bottleneck": {"type": "vae"},
                 "latent_dim": 64,
                 "downsampling_ratio": 2048,
@@ -57,30 +60,32 @@ MODEL_CONFIG: Mapping[str, Any] = {
 
 
 def write_audio_autoencoder(folder: Path) -> None:
-    """Write `model_config.json` and `model.safetensors` (1.8 MB, fp32) into `folder`, which is made if need be."""
+    """Write `model_config.json` and `model.safetensors` (0.3 MB) into `folder`, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_NAME).write_text(json.dumps(MODEL_CONFIG, indent=1) + "\n", encoding="utf-8")
     save_file(audio_tensors(config_from_json(MODEL_CONFIG)), folder / WEIGHTS_NAME)
 
 
 def audio_tensors(config: AudioVaeConfig) -> dict[str, Tensor]:
-    """Every tensor of the autoencoder under its published name, fp32.
+    """Every tensor of the autoencoder under its published name: fp32 where a value matters, bf16 where none does.
 
     Raises: CheckpointError when a level has too few channels for the demo's waveforms.
     """
     tensors = {name: _idle(name, shape) for name, shape in expected_tensors(config).items()}
-    waves_KW, code_KZ = wave_table(), codes()
-    levels, sample = _levels(waves_KW, config)
-    _write_decoder(tensors, code_KZ, levels, sample)
-    _write_encoder(tensors, code_KZ, levels, sample, torch.linalg.inv(waves_KW @ waves_KW.T))
-    return {name: tensor.float().contiguous() for name, tensor in tensors.items()}
+    levels, sample = _levels(wave_table(), config)
+    _put(tensors, "layers.0", codes()[:, :, None] / LATENT_GAIN, tap=3)
+    for number, level in enumerate(levels, start=1):
+        _put(tensors, f"layers.{number}.layers.1", level, tap=math.ceil(level.shape[2] / 2))
+    both_channels = torch.full((2, 1, 1), sample, dtype=torch.float64)
+    _put(tensors, f"layers.{len(levels) + 2}", both_channels, tap=3)
+    return tensors
 
 
 def _idle(name: str, shape: tuple[int, ...]) -> Tensor:
     """A tensor that does nothing: convolutions of gain 0 in some direction, snakes that are switched off."""
     if name.endswith("weight_v"):
-        return torch.ones(shape, dtype=torch.float64)
-    return torch.full(shape, SNAKE_OFF if name.endswith("beta") else 0.0, dtype=torch.float64)
+        return torch.ones(shape, dtype=torch.bfloat16)
+    return torch.full(shape, SNAKE_OFF if name.endswith("beta") else 0.0, dtype=torch.bfloat16)
 
 
 def _levels(waves_KW: Tensor, config: AudioVaeConfig) -> tuple[list[Tensor], float]:
@@ -100,31 +105,11 @@ def _levels(waves_KW: Tensor, config: AudioVaeConfig) -> tuple[list[Tensor], flo
     return levels, basis.item()
 
 
-def _write_decoder(tensors: dict[str, Tensor], code_KZ: Tensor, levels: list[Tensor], sample: float) -> None:
-    _put(tensors, "decoder.layers.0", code_KZ[:, :, None] / LATENT_GAIN, tap=3)
-    for number, level in enumerate(levels, start=1):
-        _put(tensors, f"decoder.layers.{number}.layers.1", level, tap=math.ceil(level.shape[2] / 2))
-    both_channels = torch.full((2, 1, 1), sample, dtype=torch.float64)
-    _put(tensors, f"decoder.layers.{len(levels) + 2}", both_channels, tap=3)
-
-
-def _write_encoder(
-    tensors: dict[str, Tensor], code_KZ: Tensor, levels: list[Tensor], sample: float, inverse_gram_KK: Tensor
-) -> None:
-    average = torch.full((1, 2, 1), sample / 2, dtype=torch.float64)
-    _put(tensors, "encoder.layers.0", average, tap=3)
-    for number, level in enumerate(reversed(levels), start=1):
-        _put(tensors, f"encoder.layers.{number}.layers.4", level, tap=math.ceil(level.shape[2] / 2))
-    # The transposed levels give each waveform's product with the sound; the waveforms are not orthonormal.
-    to_latents = (LATENT_GAIN * code_KZ.T) @ inverse_gram_KK
-    _put(tensors, f"encoder.layers.{len(levels) + 2}", to_latents[:, :, None], tap=1)
-
-
 def _put(tensors: dict[str, Tensor], name: str, values: Tensor, *, tap: int) -> None:
-    """Let convolution `name` hold `values` [K, R, S] in its first channels, from `tap` on, and zero elsewhere."""
-    gain, direction = f"{PREFIX}{name}.weight_g", f"{PREFIX}{name}.weight_v"
+    """Let the decoder's convolution `name` hold `values` [K, R, S] in its first channels from `tap` on, else zero."""
+    gain, direction = f"{DECODER_PREFIX}{name}.weight_g", f"{DECODER_PREFIX}{name}.weight_v"
     first, second, taps = values.shape
-    weight = torch.zeros_like(tensors[direction])
+    weight = torch.zeros(tensors[direction].shape)
     weight[:first, :second, tap : tap + taps] = values
     tensors[gain] = torch.linalg.vector_norm(weight, dim=(1, 2), keepdim=True)
-    tensors[direction] = torch.where(tensors[gain] > 0, weight, tensors[direction])
+    tensors[direction] = torch.where(tensors[gain] > 0, weight, 1.0)
