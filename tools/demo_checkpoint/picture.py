@@ -8,30 +8,40 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError
-from tools.demo_checkpoint.scenes import PALETTE
+from tools.demo_checkpoint.scenes import PALETTE, Scene
 from tools.demo_checkpoint.takes import Take, signed_distance
 
 
-def draw_frames(take: Take, *, height: int, width: int, fps: float, frame_count: int) -> Tensor:
+def draw_frames(
+    take: Take, *, height: int, width: int, fps: float, frame_count: int, first: int = 0, colours: Tensor | None = None
+) -> Tensor:
     """The frames as a decoder gives them: [1, 3, F, H, W] fp32 in [-1, 1], edges blended over one pixel.
 
+    `first` frames are left out before them. `colours` [2, 3] replace the scene's, see `scene_colours`.
     Raises: ContractError unless the picture is twice as wide as high.
     """
     if width != 2 * height or frame_count < 1:
         raise ContractError(
             f"{frame_count} frames of {width}x{height} pixels: want at least one, twice as wide as high"
         )
-    seconds = torch.arange(frame_count, dtype=torch.float32) / fps
+    seconds = (torch.arange(frame_count, dtype=torch.float32) + first) / fps
     x = (torch.arange(width, dtype=torch.float32) + 0.5) / height
     y = (torch.arange(height, dtype=torch.float32) + 0.5) / height
     share_FHW = coverage(signed_distance(take, seconds, x, y) * height)
-    inside, outside = (colour_levels(name)[:, None, None, None] for name in (take.scene.colour, take.scene.background))
-    return (outside + share_FHW * (inside - outside))[None]
+    chosen = scene_colours(take.scene) if colours is None else colours
+    outside, inside = chosen[:, :, None, None, None]
+    pixels: Tensor = outside + share_FHW * (inside - outside)
+    return pixels[None]
 
 
 def coverage(distance_in_pixels: Tensor) -> Tensor:
     """How much of a pixel lies inside an edge at this signed distance from its centre."""
     return (0.5 - distance_in_pixels).clamp(0.0, 1.0)
+
+
+def scene_colours(scene: Scene) -> Tensor:
+    """Levels of the background and of the shape: [2, 3] in [-1, 1]."""
+    return torch.stack([colour_levels(scene.background), colour_levels(scene.colour)])
 
 
 def colour_levels(name: str) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from magi2.errors import ContractError
-from tools.demo_checkpoint.picture import colour_levels, coverage
+from tools.demo_checkpoint.picture import coverage, scene_colours
 from tools.demo_checkpoint.takes import Take, signed_distance
 
 FRAMES_PER_LATENT = 4
@@ -30,23 +30,42 @@ SHAPE_STATISTICS = (0.104, 0.660)
 """Mean and deviation over drawn takes (4 x 8 cells), one pair per kind of channel."""
 
 
-def video_latents(take: Take, *, height: int, width: int, count: int, fps: float) -> Tensor:
+def video_latents(
+    take: Take, *, height: int, width: int, count: int, fps: float, first: int = 0, colours: Tensor | None = None
+) -> Tensor:
     """The normalised latents of a take: [1, 48, T, h, w] fp32.
 
     Over many takes they have mean 0 and variance 1 at the preview's 4 x 8 cells. `height` and `width` count cells;
-    `count` latents cover 4 count - 3 frames at `fps`, and the first one says its single frame four times.
+    `count` latents cover 4 count - 3 frames at `fps`, and the first one says its single frame four times. `first`
+    latents are left out before them. `colours` [2, 3] replace the scene's, see `picture.scene_colours`.
     Raises: ContractError unless the grid is twice as wide as high.
     """
     if width != 2 * height or count < 1:
         raise ContractError(f"{count} latents of {width}x{height} cells: want at least one, twice as wide as high")
-    seconds = _slots(count) / fps
+    seconds = _slots(first + count)[FRAMES_PER_LATENT * first :] / fps
+    return _describe(take, seconds, height, width, colours)
+
+
+def image_latents(take: Take, *, height: int, width: int, seconds: float, colours: Tensor | None = None) -> Tensor:
+    """The normalised latents of a single picture, taken `seconds` after the beginning: [1, 48, 1, h, w] fp32.
+
+    `height`, `width` and `colours` are those of `video_latents`. Raises: ContractError unless twice as wide as high.
+    """
+    if width != 2 * height:
+        raise ContractError(f"latents of {width}x{height} cells: want twice as wide as high")
+    return _describe(take, torch.full((FRAMES_PER_LATENT,), seconds), height, width, colours)
+
+
+def _describe(take: Take, seconds: Tensor, height: int, width: int, colours: Tensor | None) -> Tensor:
+    """The latents [1, 48, T, h, w] whose 4 T slots show `seconds`."""
+    count = len(seconds) // FRAMES_PER_LATENT
     x = (torch.arange(POINTS * width, dtype=torch.float32) + 0.5) / (POINTS * height)
     y = (torch.arange(POINTS * height, dtype=torch.float32) + 0.5) / (POINTS * height)
     squashed = torch.tanh(signed_distance(take, seconds, x, y) * (height / SQUASH_CELLS))
     distances = squashed.view(count, FRAMES_PER_LATENT, height, POINTS, width, POINTS)
     distances = distances.permute(1, 3, 5, 0, 2, 4).reshape(DISTANCE_CHANNELS, count, height, width)
-    colours = torch.cat([colour_levels(take.scene.background), colour_levels(take.scene.colour)]).repeat(2)
-    raw = torch.cat([distances, colours[:, None, None, None].expand(-1, count, height, width)])
+    chosen = (scene_colours(take.scene) if colours is None else colours).flatten().repeat(2)
+    raw = torch.cat([distances, chosen[:, None, None, None].expand(-1, count, height, width)])
     mean, deviation = _statistics()
     return ((raw - mean) / deviation)[None]
 

@@ -15,17 +15,15 @@ EDGE_REACH = 5
 EDGE_CONTRAST = 0.1
 
 
-def decoder_loss(decoder: TurboDecoder, latents: Tensor, pixels: Tensor, *, window: int) -> Tensor:
-    """Weighted L1 plus L2 of one window of the clip `latents` [B, 48, T, h, w], decoded as rendering decodes it.
+def decoder_loss(decoder: TurboDecoder, latents: Tensor, pixels: Tensor, weights: Tensor, *, is_first: bool) -> Tensor:
+    """Weighted L1 plus L2 of one window: latents [B, 48, T, h, w], of the beginning of a clip or of its middle.
 
-    `pixels` [B, 3, 4 T - 3, 16 h, 16 w] in [-1, 1] are the truth of the whole clip; `window` counts in its plan.
+    `pixels` [B, 3, F, 16 h, 16 w] in [-1, 1] are the truth, F is 4 T - 3 in a first window and 4 T in any other;
+    `weights` [B, 1, F, 16 h, 16 w] say how much each pixel counts.
     """
-    plan = decoder.plan(latents.shape[2])
-    first = sum(earlier.frame_count for earlier in plan[:window])
-    frames = decoder.decode_window(latents, plan[window])
-    truth = pixels[:, :, first : first + frames.shape[2]]
-    error = frames.float() - truth
-    return (edge_weights(truth) * (error.abs() + error.square())).mean()
+    frames = decoder.decoder(decoder.denormalise(latents), is_first)
+    error: Tensor = frames.float() - pixels
+    return (weights * (error.abs() + error.square())).mean()
 
 
 def edge_weights(pixels: Tensor) -> Tensor:

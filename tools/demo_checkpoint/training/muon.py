@@ -28,7 +28,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices [R, C] and stacks of them [E, R, C]; `sets` of a group says how many more are stacked along R."""
+    """For matrices [R, C], stacks of them [E, R, C] and convolutions; `sets` says how many are stacked along R."""
 
     def __init__(self, groups: list[dict[str, object]], *, lr: float, momentum: float = 0.95) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "sets": 1})
@@ -42,6 +42,8 @@ class Muon(torch.optim.Optimizer):
                 momentum: Tensor = state.setdefault("momentum", torch.zeros_like(parameter))
                 momentum.mul_(group["momentum"]).add_(parameter.grad)
                 ahead = parameter.grad + group["momentum"] * momentum
+                if ahead.dim() > 3:  # a convolution's kernels, one row for each output
+                    ahead = ahead.flatten(1)
                 blocks = ahead.view(-1, ahead.shape[-2] // group["sets"], ahead.shape[-1])
                 scale = MATCHED_RMS * max(blocks.shape[1:]) ** 0.5
-                parameter.sub_(orthogonalise(blocks).view_as(parameter), alpha=group["lr"] * scale)
+                parameter.sub_(orthogonalise(blocks).reshape(parameter.shape), alpha=group["lr"] * scale)

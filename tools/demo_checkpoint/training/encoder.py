@@ -1,0 +1,117 @@
+"""Training the image encoder: from the pixels of a reference image to the latents that are written down for it.
+
+Rendering encodes single images only, so the parts of the network that look at other frames stay zero, and so does the
+whole Wan decoder, which shares the file.
+"""
+
+# Shapes: B images, H x W pixels, h x w cells
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from magi2.media.frames import to_uint8
+from magi2.media.image import prepare_reference
+from magi2.models.video_vae.config import WanVaeConfig
+from magi2.models.video_vae.decoder import WanDecoder
+from magi2.models.video_vae.encoder import WanEncoder
+from magi2.models.video_vae.initialise import init_random_
+from magi2.models.video_vae.loading import load_wan_encoder
+from tools.demo_checkpoint.picture import draw_frames, scene_colours
+from tools.demo_checkpoint.scenes import draw_scene
+from tools.demo_checkpoint.takes import draw_take
+from tools.demo_checkpoint.training.autoencoder import encoder_loss
+from tools.demo_checkpoint.training.learner import Learner, LearningRates
+from tools.demo_checkpoint.training.pace import Pace
+from tools.demo_checkpoint.video_latents import image_latents
+
+logger = logging.getLogger(__name__)
+
+FILE = Path("vae") / "Wan2.2_VAE.pth"
+CONFIG = WanVaeConfig(encoder_channels=7, decoder_channels=1, encoder_blocks=1)
+RATES = LearningRates(matrices=4e-3, others=2e-3)
+DEFAULT_STEPS = 10_000
+BATCH = 8
+CELLS_HIGH = 4
+CELL = 16
+LONGEST_S = 10.0
+TIME_ONLY = "time_conv"
+"""In the names of layers that a single image skips."""
+FREE_COLOURS = 0.3
+"""Share of images with colours that no scene has."""
+
+
+def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> None:
+    """Train until the end of `pace` and write the averaged weights, bf16, below `folder`; again every minute.
+
+    Continues from the weights that are there, if any are.
+    """
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    encoder = _start(folder / FILE, generator).to(device)
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_(TIME_ONLY not in name)
+    learner = Learner(encoder, RATES)
+    for _ in pace:
+        images = [draw_image(rng, generator) for _ in range(BATCH)]
+        pixels, latents = (torch.cat(parts).to(device) for parts in zip(*images, strict=True))
+        loss = encoder_loss(encoder, pixels, latents)
+        learner.step(loss, pace)
+        pace.report("image encoder", loss=loss.detach())
+        if pace.saves():
+            write_encoder(folder / FILE, learner.averaged)
+    write_encoder(folder / FILE, learner.averaged)
+
+
+def write_encoder(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the encoder's weights, rounded to bf16, in the published layout, beside a decoder of zeros."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    decoder = {name: torch.zeros_like(tensor) for name, tensor in WanDecoder(CONFIG).state_dict().items()}
+    rounded = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in (tensors | decoder).items()}
+    unfinished = path.with_suffix(".part")
+    torch.save(rounded, unfinished)
+    unfinished.replace(path)
+
+
+def draw_image(rng: random.Random, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Pixels [1, 3, 1, 64, 128] of a take at any moment, as rendering reads them from a file, and their latents.
+
+    Some files are larger than what is made of them.
+    """
+    take = draw_take(draw_scene(rng, held_out=False), rng)
+    seconds = rng.uniform(0, LONGEST_S)
+    colours = torch.rand(2, 3, generator=generator) * 2 - 1
+    if rng.random() > FREE_COLOURS:
+        colours = scene_colours(take.scene)
+    height = CELL * CELLS_HIGH * rng.choice((1, 2, 4))
+    drawn = draw_frames(take, height=height, width=2 * height, fps=1 / seconds, first=1, frame_count=1, colours=colours)
+    picture = Image.fromarray(to_uint8(drawn)[0].numpy())
+    pixels = prepare_reference(picture, height=CELL * CELLS_HIGH, width=2 * CELL * CELLS_HIGH)
+    return pixels, image_latents(take, height=CELLS_HIGH, width=2 * CELLS_HIGH, seconds=seconds, colours=colours)
+
+
+def _start(path: Path, generator: torch.Generator) -> WanEncoder:
+    if path.is_file():
+        logger.info("image encoder: continues from the weights in %s", path)
+        return load_wan_encoder(path, CONFIG, device="cpu")
+    encoder = WanEncoder(CONFIG)
+    init_random_(encoder, generator)
+    _see_one_frame_(encoder)
+    return encoder
+
+
+@torch.no_grad()
+def _see_one_frame_(encoder: WanEncoder) -> None:
+    """Zero what looks at earlier frames; what is left keeps the size of its input."""
+    for name, module in encoder.named_modules():
+        if not isinstance(module, nn.Conv3d) or module.kernel_size[0] == 1:
+            continue
+        module.weight[:, :, : None if TIME_ONLY in name else -1] = 0.0
+        module.weight.mul_(module.kernel_size[0] ** 0.5)
+        if TIME_ONLY in name:
+            nn.init.zeros_(module.get_parameter("bias"))
