@@ -16,10 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: setup
-	$(BIN)/python tools/demo.py
+	$(BIN)/python -m tools.demo
 
 ui: setup
-	$(BIN)/python tools/demo.py --ui
+	$(BIN)/python -m tools.demo --ui
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not faults'

@@ -1,7 +1,9 @@
-"""Render examples/demo.jsonl the way a deployment does, with random tiny weights, on this machine and without GPU.
+"""Render a batch the way a deployment does, on this machine and without GPU: `python -m tools.demo`.
 
-Everything is kept under out/: Airflow's home, the artifact store, the weights, the finished clips. A second run finds
-every stage in the store and computes nothing. With --ui the page stays up until it is interrupted.
+Everything is kept under out/: Airflow's home, the artifact store, the finished clips and one picture of them all. A
+second run finds every stage in the store and computes nothing. By default it renders examples/demo.jsonl on random
+tiny weights. Clips whose prompt is in the words of tools/demo_checkpoint are measured against it. With --ui the page
+stays up until it is interrupted.
 """
 
 from __future__ import annotations
@@ -17,51 +19,55 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from local_airflow import FINISHED, REPOSITORY, LocalAirflow, is_free
-
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
-from magi2.types import StageName
+from tools.demo_clips import export_clips, judgement, write_sheet
+from tools.local_airflow import FINISHED, REPOSITORY, LocalAirflow, is_free
 
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
 TIMEOUT_S = 900.0
 UI_PORT = 8080
+SHEET = "contact_sheet.png"
 STATES = ("success", "running", "failed", "up_for_retry", "upstream_failed")
 
 
 def main() -> int:
     """Run the demonstration; 0 when its run succeeded. The last line is one JSON object with what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out", help="folder for everything")
     parser.add_argument("--batch", type=Path, default=REPOSITORY / "examples" / "demo.jsonl", help="batch file")
+    parser.add_argument("--profile", default="tiny", help="profile of rows that name none")
+    parser.add_argument("--checkpoint", type=Path, help="weights; by default random tiny ones, made in the folder")
     parser.add_argument("--ui", action="store_true", help="keep Airflow's page up afterwards")
     arguments = parser.parse_args()
-    out = arguments.out.absolute()
+    out, batch = arguments.out.absolute(), arguments.batch.absolute()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that Airflow is stopped too
-    make_weights(out / "checkpoint")
+    checkpoint = arguments.checkpoint.absolute() if arguments.checkpoint else make_weights(out / "checkpoint")
     with LocalAirflow(
-        out / "airflow", environment=settings(out), port=UI_PORT if arguments.ui and is_free(UI_PORT) else None
+        out / "airflow",
+        environment=settings(out, checkpoint),
+        port=UI_PORT if arguments.ui and is_free(UI_PORT) else None,
     ) as airflow:
         say(f"Airflow's page while this runs: {airflow.url} (make ui keeps it up)")
-        summary, state = render(airflow, arguments.batch.absolute(), out)
+        summary, state = render(airflow, batch, out, profile=arguments.profile)
         print(json.dumps(summary), flush=True)
         if arguments.ui:
             keep(airflow)
     return 0 if state == "success" else 1
 
 
-def settings(out: Path) -> dict[str, str]:
-    """The deployment: weights, store and inbox in `out`. More threads than one only get in each other's way here."""
+def settings(out: Path, checkpoint: Path) -> dict[str, str]:
+    """The deployment: store and inbox in `out`. More threads than one only get in each other's way here."""
     inbox = out / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
-    folders = {"MAGI2_CKPT_ROOT": out / "checkpoint", "MAGI2_STORE": out / "store", "MAGI2_INBOX": inbox}
+    folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", "MAGI2_INBOX": inbox}
     return {"OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
 
 
-def make_weights(folder: Path) -> None:
-    """Random weights in the published layout, unless they are there; they are there whole or not at all."""
+def make_weights(folder: Path) -> Path:
+    """The folder with random weights in the published layout, made unless it is there; it is whole or not at all."""
     if folder.exists():
-        return
+        return folder
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     say("making random tiny weights")
@@ -70,14 +76,14 @@ def make_weights(folder: Path) -> None:
         check=True,
         stdout=sys.stderr,
     )
-    partial.rename(folder)
+    return partial.rename(folder)
 
 
-def render(airflow: LocalAirflow, batch: Path, out: Path) -> tuple[dict[str, Any], str]:
-    """Run the batch, tell of its progress and copy its finished clips to out/clips; the summary and the run's state."""
+def render(airflow: LocalAirflow, batch: Path, out: Path, *, profile: str) -> tuple[dict[str, Any], str]:
+    """Run the batch, tell of its progress and show its finished clips in out/clips; the summary and the run's state."""
     airflow.unpause(DAG_ID)
     started = time.monotonic()
-    conf = {"batch": str(batch), "profile": "tiny", "on_bad_rows": "skip", "failure_limit": 1}
+    conf = {"batch": str(batch), "profile": profile, "on_bad_rows": "skip", "failure_limit": 1}
     run_id = airflow.trigger(DAG_ID, conf)
     say(f"run {run_id} of {batch}")
     state = follow(airflow, run_id)
@@ -88,8 +94,7 @@ def render(airflow: LocalAirflow, batch: Path, out: Path) -> tuple[dict[str, Any
         raise SystemExit(f"run {run_id} ended as {state} without a report; see {airflow.url} and {airflow.home}/logs")
     for clip in report["failed"]:
         say(f"failed: {', '.join(clip['names'])} in {clip['stage']}: {clip['reason']}")
-    clips = export(store, report, out / "clips")
-    say(f"{len(clips)} clips in {out / 'clips'}")
+    show(store, report, out / "clips")
     names = ("clips_done", "clips_failed", "clips_skipped", "stages_computed", "stages_reused")
     place = out / "store" / "documents" / "batches" / report["batch_id"] / "report.md"
     return {**{name: report[name] for name in names}, "seconds": round(seconds, 1), "report": str(place)}, state
@@ -129,17 +134,15 @@ def find_report(store: ArtifactStore, run_id: str) -> dict[str, Any] | None:
     return None
 
 
-def export(store: ArtifactStore, report: dict[str, Any], folder: Path) -> list[Path]:
-    """Copies of the finished clips, named by clip id."""
-    folder.mkdir(parents=True, exist_ok=True)
-    copies = []
-    for clip in (*report["done"], *report["flagged"], *report["skipped"]):
-        target = folder / f"{clip['clip_id'][:12]}.mp4"
-        partial = target.with_suffix(".partial")
-        shutil.copyfile(store.fetch(StageName.MUX, clip["key"], "clip.mp4"), partial)
-        partial.replace(target)
-        copies.append(target)
-    return copies
+def show(store: ArtifactStore, report: dict[str, Any], folder: Path) -> None:
+    """Copy the finished clips to `folder`, with one picture of them all, and say what was measured on them."""
+    clips = export_clips(store, report, folder)
+    if clips:
+        write_sheet(clips, folder / SHEET)
+    say(f"{len(clips)} clips in {folder}, all in one picture in {SHEET}")
+    for clip in clips:
+        if measured := judgement(clip):
+            say(f"{clip.name}: {measured}")
 
 
 def keep(airflow: LocalAirflow) -> None:

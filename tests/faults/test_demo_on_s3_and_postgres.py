@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from demo import export, find_report
 from fault_site import (
     LATE,
     SEED,
@@ -24,6 +23,8 @@ from fault_site import (
 from sqlalchemy import create_engine, inspect, text
 
 from magi2.runtime.run_folder import run_folder
+from tools.demo import find_report
+from tools.demo_clips import export_clips
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers]
 
@@ -44,8 +45,8 @@ def test_all_good_rows_are_rendered(server_site: Site, rendered: str, tmp_path: 
     assert (report["clips_done"], report["clips_failed"], report["clips_flagged"]) == (5, 1, 0)
     assert [clip["stage"] for clip in report["failed"]] == ["plan"]
     assert report["stages_computed"] == 3 * 6 + 2 * 5
-    clips = export(server_site.store, report, tmp_path)
-    assert all(clip.stat().st_size > 10_000 for clip in clips)
+    clips = export_clips(server_site.store, report, tmp_path)
+    assert all(clip.file.stat().st_size > 10_000 for clip in clips)
     assert len(clips) == 5
 
 
