@@ -14,7 +14,8 @@ from magi2.catalog.states import FINISHED_BATCH
 from magi2.config.load import override_profile
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
-from magi2.errors import InputError
+from magi2.cost import price_for_budget
+from magi2.errors import ConfigError, InputError
 from magi2.rerun import FAILED, check_first_stage, rerun_conf
 from magi2.stages.recipes import RecipeBook
 from magi2.types import StageName
@@ -24,7 +25,14 @@ from operators.renders.contract import Acted
 from operators.renders.deployment import BatchId, Deployment, Site
 from operators.renders.guard import DAG_ID, may_change, may_start
 from operators.renders.links import run_path
-from operators.renders.requests import CancelRequest, PauseRequest, PriorityRequest, RerunRequest, ResumeRequest
+from operators.renders.requests import (
+    BudgetRequest,
+    CancelRequest,
+    PauseRequest,
+    PriorityRequest,
+    RerunRequest,
+    ResumeRequest,
+)
 
 STARTS, CHANGES = [Depends(may_start)], [Depends(may_change)]
 
@@ -52,6 +60,19 @@ def set_priority(site: Site, user: GetUserDep, batch_id: BatchId, body: Priority
     """Let the batch go before or after others."""
     site.batch(batch_id)
     site.catalog.control.set_priority(batch_id, body.priority, by=_actor(user))
+    return _acted(site, batch_id)
+
+
+@router.post("/budget", dependencies=CHANGES)
+def set_budget(site: Site, user: GetUserDep, batch_id: BatchId, body: BudgetRequest) -> Acted:
+    """Let the batch cost so much, or what it will."""
+    site.batch(batch_id)
+    if body.budget is not None:
+        try:
+            price_for_budget(site.settings)
+        except ConfigError as error:  # without one the batch's next shard would fail
+            raise HTTPException(409, str(error)) from error
+    site.catalog.control.set_budget(batch_id, body.budget, by=_actor(user))
     return _acted(site, batch_id)
 
 

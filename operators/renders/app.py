@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from magi2.catalog import StateError
@@ -58,6 +59,13 @@ app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
 for module in (batches, clips, actions, media, documents, metrics, plain):
     app.include_router(module.router, dependencies=[Depends(may_read)])
+
+
+@app.exception_handler(RequestValidationError)
+def as_malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+    """What is wrong where. What was sent is not sent back: it may be a NaN, which is no JSON."""
+    detail = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+    return JSONResponse({"detail": detail}, 422)
 
 
 @app.exception_handler(StateError)

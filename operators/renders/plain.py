@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from magi2.catalog import ClipState
+from magi2.cost import amount_text
 from operators.renders.batches import Offset, list_batches, one_batch
 from operators.renders.clips import list_clips, one_clip, others
 from operators.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
@@ -149,8 +150,11 @@ def _facts(clip: Clip) -> Markup:
 
 
 def _money(batch: Batch) -> str:
-    cost = "" if batch.cost is None else f", {batch.cost:.2f} {batch.currency}"
-    return f"{batch.accelerator_seconds:.0f} accelerator-seconds{cost}"
+    amounts = {"cost": batch.cost, "budget": batch.budget}
+    told = [
+        f"{name} {amount_text(value, batch.currency or '')}" for name, value in amounts.items() if value is not None
+    ]
+    return ", ".join([f"{batch.accelerator_seconds:.0f} accelerator-seconds", *told])
 
 
 def _pager(address: str, offset: int, limit: int, total: int, chosen: Mapping[str, str]) -> Markup:

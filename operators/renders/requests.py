@@ -60,6 +60,12 @@ class PriorityRequest(ActionRequest):
     priority: Annotated[int, Field(ge=-1000, le=1000)]
 
 
+class BudgetRequest(ActionRequest):
+    """Let no shard of the batch begin once it has cost so much, in the deployment's currency; null is no limit."""
+
+    budget: Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
+
+
 class ClipFilter(BaseModel):
     """Which clips; all that are given must hold. `text` is looked for in prompt, names and clip id.
 

@@ -45,13 +45,17 @@ def test_what_the_server_refuses_is_said_in_the_dialog(page: Page, site: Browser
     assert all("400" in error for error in page.errors())
 
 
-def test_a_running_batch_is_put_first_paused_resumed_and_cancelled(page: Page, site: BrowserSite) -> None:
+def test_a_running_batch_is_put_first_limited_paused_resumed_and_cancelled(page: Page, site: BrowserSite) -> None:
     page.visit(batch=LIVE)
     page.click(".actions button", "Priority")
     page.find("dialog input").send_keys(Keys.CONTROL, "a")
     page.find("dialog input").send_keys("7")
     page.click("dialog button", "Priority")
     page.until(lambda _: "priority 7" in page.find("header").text, "the priority")
+    page.click(".actions button", "Set budget")
+    page.find("dialog input").send_keys("12.5")
+    page.click("dialog button", "Set budget")
+    page.until(lambda _: "0.00 USD of 12.50 USD" in page.find("header").text, "the budget")
     page.click(".actions button", "Pause")
     page.click("dialog button", "Pause")
     page.find(".badge", "paused")
@@ -76,9 +80,15 @@ def test_a_viewer_looks_and_changes_nothing(page: Page, site: BrowserSite) -> No
     page.find(".failures summary").click()
     page.find(".group")
     assert not page.all(".actions") and not page.all(".failures button")
-    for action, body in (("rerun", {}), ("cancel", {}), ("pause", {}), ("priority", {"priority": 1})):
+    for action, body in (
+        ("rerun", {}),
+        ("cancel", {}),
+        ("pause", {}),
+        ("priority", {"priority": 1}),
+        ("budget", {"budget": 1}),
+    ):
         assert page.fetch(f"/renders/api/batches/{site.night}/{action}", body) == 403
-    assert len(page.errors()) == 4
+    assert len(page.errors()) == 5
 
 
 def test_rights_lost_meanwhile_are_said_in_the_dialog(page: Page, site: BrowserSite) -> None:

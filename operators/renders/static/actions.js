@@ -1,5 +1,5 @@
 // What may be done to a batch. Each action asks once, in a dialog that says what will happen, and shows a refusal.
-import { plural } from "./format.js";
+import { money, plural } from "./format.js";
 import { Said } from "./parts.js";
 import { createContext, h, useContext, useEffect, useId, useRef, useState } from "./react.js";
 import { AirflowLink } from "./route.js";
@@ -19,6 +19,7 @@ export function BatchActions({ batch }) {
     h(Rerun, { batch }),
     batch.is_live && (batch.is_paused ? h(Resume, { batch }) : h(Pause, { batch })),
     batch.is_live && h(Priority, { batch }),
+    batch.currency !== null && (batch.is_live || batch.clips.skipped > 0) && h(Budget, { batch }),
     batch.is_live && !batch.is_cancel_requested && h(Cancel, { batch }),
   );
 }
@@ -75,6 +76,32 @@ function Priority({ batch }) {
         required: true,
         value: priority,
         onChange: (event) => setPriority(event.target.value),
+      },
+    }),
+  );
+}
+
+function Budget({ batch }) {
+  const [budget, setBudget] = useState(batch.budget ?? "");
+  const cost = money(batch.cost, batch.currency);
+  return h(
+    Action,
+    {
+      name: "Set budget",
+      path: `batches/${batch.batch_id}/budget`,
+      body: { budget: budget === "" ? null : Number(budget) },
+      done: "Budget set",
+    },
+    h("p", null, "Once it is spent no further shard begins; what has begun is finished."),
+    cost && h("p", null, `So far the batch has cost ${cost}.`),
+    h(Labelled, {
+      label: `Budget in ${batch.currency}, empty for no limit`,
+      field: {
+        type: "number",
+        min: 0,
+        step: "any",
+        value: budget,
+        onChange: (event) => setBudget(event.target.value),
       },
     }),
   );

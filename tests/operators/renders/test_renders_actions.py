@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,32 @@ def test_priority_is_set(own_site: Site, user: TestClient) -> None:
     assert act(user, "priority", priority=7).json()["batch"]["priority"] == 7
     assert log(own_site) == [("the user", "set_priority", {"priority": 7})]
     assert act(user, "priority", priority=10**9).status_code == 422
+
+
+def test_a_budget_is_set_and_lifted(own_site: Site, user: TestClient) -> None:
+    assert act(user, "budget", budget=12.5).json()["batch"]["budget"] == 12.5
+    end(own_site)  # a rerun may cost what its batch may
+    assert act(user, "budget", budget=None).json()["batch"]["budget"] is None
+    assert log(own_site) == [
+        ("the user", "set_budget", {"budget": None}),
+        ("the user", "set_budget", {"budget": 12.5}),
+    ]
+
+
+@pytest.mark.parametrize("content", ["{}", '{"budget": 0}', '{"budget": -1}', '{"budget": 1e999}', '{"budget": NaN}'])
+def test_a_budget_that_cannot_be_spent_is_refused(own_site: Site, user: TestClient, content: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = user.post(f"/api/batches/{BATCH}/budget", content=content, headers=headers)
+    assert (answer.status_code, log(own_site)) == (422, [])
+
+
+def test_a_budget_needs_a_price_and_can_be_lifted_without(own_site: Site, user: TestClient) -> None:
+    free = replace(own_site.deployment.settings, price_per_accelerator_hour=None)
+    own_site.deployment = replace(own_site.deployment, settings=free)
+    answer = act(user, "budget", budget=5)
+    assert (answer.status_code, "needs a price" in answer.json()["detail"]) == (409, True)
+    assert act(user, "budget", budget=None).status_code == 200
+    assert log(own_site) == [("the user", "set_budget", {"budget": None})]
 
 
 def test_a_cancel_ends_the_run_and_the_batch(own_site: Site, user: TestClient, airflow: FakeAirflow) -> None:
@@ -183,8 +210,9 @@ def test_what_comes_too_late_is_a_conflict(own_site: Site, user: TestClient, air
 
 
 def test_an_unknown_batch_cannot_be_acted_on(own_site: Site, user: TestClient, airflow: FakeAirflow) -> None:
-    for action in ("pause", "resume", "cancel", "rerun", "priority"):
-        answer = user.post(f"/api/batches/{'f' * 16}/{action}", json={"priority": 1} if action == "priority" else {})
+    bodies = {"priority": {"priority": 1}, "budget": {"budget": 1}}
+    for action in ("pause", "resume", "cancel", "rerun", "priority", "budget"):
+        answer = user.post(f"/api/batches/{'f' * 16}/{action}", json=bodies.get(action, {}))
         assert answer.status_code == 404
     assert airflow.asked == []
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from renders_site import BATCH, HOSTILE, LONG, Site
+from renders_site import BATCH, HOSTILE, LONG, Site, client
 
+from magi2.catalog import Actor
 from operators.renders.html import Markup, element, page
 
 KNOWN = {
@@ -68,6 +70,12 @@ def test_batches_lead_to_clips_and_clips_to_their_files(site: Site, viewer: Test
     assert f"a caption of cat {HOSTILE}" in clip.text and "node1" in clip.text
     long = Seen(viewer.get(f"/batches/{BATCH}/clips/{site.id('long')}").text)
     assert LONG in long.text
+
+
+def test_what_a_batch_cost_and_may_cost_is_told(own_site: Site) -> None:
+    own_site.catalog.control.set_budget(BATCH, 1234.5, by=Actor("ann", "ann"))
+    for path in ("/", f"/batches/{BATCH}"):
+        assert re.search(r"accelerator-seconds, cost \d+\.\d\d EUR, budget 1,234\.50 EUR", client().get(path).text)
 
 
 def test_pages_of_a_batch_keep_their_filter(site: Site, viewer: TestClient) -> None:
