@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-import torch
 from PIL import Image
-from torch import Tensor
 
+from magi2.media.frames import to_uint8
 from tools.demo_checkpoint.picture import draw_frames
 from tools.demo_checkpoint.prompts import held_out_rows
 from tools.demo_checkpoint.reading import Request, read_caption
@@ -86,12 +85,7 @@ def draw_reference(scene: Scene, rng: random.Random, path: Path) -> None:
         take, height=IMAGE_HEIGHT, width=2 * IMAGE_HEIGHT, fps=IMAGE_FPS, frame_count=1 + rng.randrange(IMAGE_FRAMES)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(_eight_bit(frames[0, :, -1]).numpy()).save(path)
-
-
-def _eight_bit(pixels: Tensor) -> Tensor:
-    """[3, H, W] in [-1, 1] to [H, W, 3] of 0..255."""
-    return ((pixels.permute(1, 2, 0) + 1) * 127.5).round().to(torch.uint8)
+    Image.fromarray(to_uint8(frames[:, :, -1:])[0].numpy()).save(path)
 
 
 def write_batch(wanted: Sequence[Wanted], path: Path) -> None:
