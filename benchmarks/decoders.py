@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -30,7 +32,7 @@ def _turbo(device: torch.device) -> str:
         scale = parameter[0].numel() ** -0.5 if parameter.dim() > 1 else 0.1
         parameter.requires_grad_(False).normal_(std=scale)
     for conv in (module for module in decoder.modules() if isinstance(module, nn.Conv3d)):
-        conv.to(memory_format=convolution_layout(device))
+        conv.to(memory_format=convolution_layout(device))  # type: ignore[call-overload]
     latents = torch.randn(LATENTS, device=device)
     windows = decoder.plan(LATENTS[2])
     torch.cuda.reset_peak_memory_stats(device)
@@ -45,9 +47,8 @@ def _turbo(device: torch.device) -> str:
 
 
 def _audio(device: torch.device) -> str:
-    sizes = {"channels": 128, "c_mults": (1, 2, 4, 8, 16), "strides": (2, 4, 4, 8, 8)}
-    halves = (OobleckConfig(io_channels=2, latent_dim=dim, **sizes) for dim in (128, 64))
-    decoder = AudioDecoder(AudioVaeConfig(*halves)).to(device)
+    encoder = OobleckConfig(2, channels=128, c_mults=(1, 2, 4, 8, 16), strides=(2, 4, 4, 8, 8), latent_dim=128)
+    decoder = AudioDecoder(AudioVaeConfig(encoder, replace(encoder, latent_dim=64))).to(device)
     init_random_(decoder, torch.Generator(device).manual_seed(0))
     latents = torch.randn(1, AUDIO_LATENTS, 64, device=device)
     torch.cuda.reset_peak_memory_stats(device)

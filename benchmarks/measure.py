@@ -60,7 +60,7 @@ def timed(function: Callable[[], object], repeats: int = 7, *, warm_up: int = 2)
         end.record()
         spans.append((start, end))
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in spans)
+    return float(statistics.median(start.elapsed_time(end) for start, end in spans))
 
 
 def replayed(function: Callable[[], object]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,17 +25,18 @@ from benchmarks.preview_shapes import (
     make_layer,
     make_streams,
     rank_layout,
+    routed_experts,
 )
 from magi2.kernels import experts, routing, sorting
 from magi2.kernels.attention import attend_cudnn, best_attention
 from magi2.kernels.rows import gate_heads
 from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview.attention import Sequences
-from magi2.models.preview.expert_share import expert_share
+from magi2.models.preview.expert_share import ExpertShare, expert_share
 from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
-from magi2.models.preview.layer import Layer
+from magi2.models.preview.layer import Attention, Layer
 from magi2.models.preview.layout import ClipLayout
-from magi2.models.preview.mlp import SparseMlp
+from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
 from magi2.models.preview.moe import Routes
 from magi2.models.preview.ops import PreviewOps
 
@@ -80,18 +82,20 @@ def prepare(layer: Layer, ops: PreviewOps) -> Layer:
         if isinstance(module, SparseMlp):
             fuse_linears_(module)
             interleave_experts_(module.moe_mlp)
-        if hasattr(module, "ops"):
+        if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe):
             module.ops = ops
     return layer
 
 
 def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Iterator[Result]:
     """Routed experts with their combine, and the router with its sort."""
-    moe, device = layer.mlp.moe_mlp, layer.mlp.moe_mlp.gate.device
+    moe = routed_experts(layer)
+    device = moe.gate.device
     count = heads * MOE.num_experts
     x = torch.randn(tokens, heads, MOE_DIM, device=device).bfloat16()
     planes, bias = routing.planes(moe.gate[:count], x.dtype), moe.router.expert_bias_ema[:count]
-    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)[:count]
+    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)
+    assert w13 is not None
     available = features(device)
     settings = expert_settings(available, MOE_DIM, MOE.expert_intermediate_size, 2)
 
@@ -103,7 +107,7 @@ def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Ite
     buffer, out = x.new_empty(plan.order.numel(), MOE_DIM), torch.empty_like(x)
 
     def run() -> None:
-        experts.expert_rows(x, weights, plan, w13, moe.W_down[:count], available, settings, buffer)
+        experts.expert_rows(x, weights, plan, w13[:count], moe.W_down[:count], available, settings, buffer)
         experts.combine(buffer, plan, out)
 
     suffix = "" if heads == MOE.num_heads else f"_{heads}_heads"
@@ -147,7 +151,7 @@ def token_parts(layer: Layer, layout: ClipLayout, clip: Clip, limits: Ceilings) 
     best = best_attention(HEAD_DIM, q.dtype, device)
     for part, function in (("attention", best), ("attention_cudnn", attend_cudnn)):
         if function is not None:
-            yield Result(part, tokens, timed(lambda f=function: f(q, k, v, *where)), floor)
+            yield Result(part, tokens, timed(partial(function, q, k, v, *where)), floor)
 
 
 def without_flash(
@@ -194,11 +198,13 @@ def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
     def route(x_own: Tensor, gate: Tensor, bias: Tensor, *arguments: Any) -> Routes:
         return ops.route(x, gate_part, bias[:count], *arguments)
 
-    def run_experts(x_own: Tensor, routes: Routes, *parts: Any) -> Tensor:
-        ops.run_experts(x, routes, *(part[:count] for part in parts[:3]), share)
+    def run_experts(
+        x_own: Tensor, routes: Routes, w_gate: Tensor, w_up: Tensor, w_down: Tensor, whole: ExpertShare
+    ) -> Tensor:
+        ops.run_experts(x, routes, w_gate[:count], w_up[:count], w_down[:count], share)
         return x_own
 
-    gate_part = layer.mlp.moe_mlp.gate[:count]
+    gate_part = routed_experts(layer).gate[:count]
     share = expert_share(MOE.num_heads, MOE.num_experts, rank=0, size=4)
     return replace(ops, attend=attend, route=route, run_experts=run_experts)
 

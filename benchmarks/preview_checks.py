@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.preview_shapes import CLIPS, CONFIG, clip_layout, make_streams
+from benchmarks.preview_shapes import CLIPS, CONFIG, clip_layout, make_streams, routed_experts
 from magi2.kernels import experts, reference, routing, sorting
-from magi2.kernels.attention import attend_cudnn, attend_flash
+from magi2.kernels.attention import Attend, attend_cudnn, attend_flash
 from magi2.kernels.rows import fold_sink_, gate_heads
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, expert_settings, features
 from magi2.models.layers import swiglu7
@@ -54,9 +54,10 @@ def compare(name: str, function: Callable[[], Tensor], expected: Tensor) -> Chec
 
 def check_experts(layer: Layer, device: torch.device) -> Iterator[Check]:
     """Router, sort and experts on near-balanced and on skewed routes."""
-    module = layer.mlp.moe_mlp
+    module = routed_experts(layer)
     parts = module.W_gate, module.W_up, module.W_down
-    w13 = experts.as_interleaved(module.W_gate, module.W_up)
+    w13 = experts.as_interleaved(*parts[:2])
+    assert w13 is not None
     available = features(device)
     settings = expert_settings(available, parts[2].shape[2], parts[2].shape[1], 2)
     usable = [one for one in EXPERT_SETTINGS if one.fits(available, parts[2].shape[2], parts[2].shape[1], 2)][:3]
@@ -81,7 +82,8 @@ def check_experts(layer: Layer, device: torch.device) -> Iterator[Check]:
         if name == "few":
             expected = reference.experts(x, ids, weights, *parts, torch.float32)
         else:
-            expected = moe.run_experts(x, moe.Routes(ids.long(), weights), *(p.contiguous() for p in parts))
+            gate, up, down = (part.contiguous() for part in parts)
+            expected = moe.run_experts(x, moe.Routes(ids.long(), weights), gate, up, down)
         for chosen_settings in usable:
             run = partial(run_experts, x, ids, weights, w13, parts[2], available, chosen_settings)
             label = "specialised" if chosen_settings.specialised else f"{chosen_settings.stages} stages"
@@ -129,8 +131,12 @@ def check_tokens(layer: Layer, device: torch.device) -> Iterator[Check]:
     qkv = torch.randn(tokens, 3 * CONFIG.hidden_size, device=device).bfloat16()
     norms = layer.attention.q_norm.weight, layer.attention.k_norm.weight
     arguments = (qkv, *norms, layout.rope, layout.to_packed, sizes, layer.attention.num_heads)
+
+    def heads(index: int) -> Tensor:
+        return ops.packed_heads(*arguments)[index]
+
     for index, expected in enumerate(attention.packed_heads(*arguments)):
-        yield compare(f"heads {'qkv'[index]}", lambda i=index: ops.packed_heads(*arguments)[i], expected)
+        yield compare(f"heads {'qkv'[index]}", partial(heads, index), expected)
     q, k, v = ops.packed_heads(*arguments)
     gates = torch.randn(tokens, CONFIG.num_heads, device=device).bfloat16()
     expected = attention.gate_heads(q, gates, layout.to_grouped)
@@ -152,10 +158,12 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: a
     probabilities = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
     expected = torch.einsum("hqk,khd->qhd", probabilities, v[start:stop].float())
     arguments = (q, k, v, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
-    for function in (attend_flash, attend_cudnn):
+
+    def some(attend: Attend) -> Tensor:
+        return fold_sink_(*attend(*arguments), sink)[start : start + 64]
+
+    for name, function in (("attend_flash", attend_flash), ("attend_cudnn", attend_cudnn)):
         try:
-            yield compare(
-                function.__name__, lambda f=function: fold_sink_(*f(*arguments), sink)[start : start + 64], expected
-            )
+            yield compare(name, partial(some, function), expected)
         except (ImportError, RuntimeError) as error:
-            yield Check(f"{function.__name__}: {str(error)[:40]}", float("nan"), float("nan"), False)
+            yield Check(f"{name}: {str(error)[:40]}", float("nan"), float("nan"), False)

@@ -12,6 +12,7 @@ from magi2.models.preview.attention import Sequences
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.layer import Layer
 from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 
 CONFIG = PreviewConfig()
 DENSE, SPARSE = 0, CONFIG.moe_config.moe_layers[0]
@@ -94,6 +95,12 @@ def make_layer(index: int, device: torch.device) -> Layer:
         layer = Layer(CONFIG, index, dtype=torch.bfloat16)
     random_(layer)
     return layer.requires_grad_(False).eval()
+
+
+def routed_experts(layer: Layer) -> MultiHeadMoe:
+    """Those of a sparse layer."""
+    assert isinstance(layer.mlp, SparseMlp)
+    return layer.mlp.moe_mlp
 
 
 def make_streams(tokens: int, device: torch.device) -> Tensor:

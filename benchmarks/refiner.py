@@ -12,8 +12,14 @@ from torch import Tensor
 
 from benchmarks.measure import Ceilings, Result, timed
 from benchmarks.preview_checks import Check, compare
-from magi2.kernels.refiner_attention import WINDOW_SETTINGS, WINDOW_SETTINGS_PLAIN, WindowPlan, window_attention
-from magi2.kernels.settings import features
+from magi2.kernels.refiner_attention import (
+    WINDOW_SETTINGS,
+    WINDOW_SETTINGS_PLAIN,
+    WindowPlan,
+    WindowSettings,
+    window_attention,
+)
+from magi2.kernels.settings import Features, features
 from magi2.models.refiner.attention import gather_attention
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.context import RefinerContext
@@ -80,13 +86,16 @@ def _check_attention(context: RefinerContext, device: torch.device) -> Iterator[
     yield compare("window attention", lambda: context.attend(q, k, v), gathered)
     video = slice(0, context.grid.num_tokens)
     found = features(device)
+
+    def attend(available: Features, settings: WindowSettings) -> Tensor:
+        return window_attention(q, k, v, context.plan, available, settings)[video]
+
     for name, available, settings in (
         ("128 keys", found, WINDOW_SETTINGS[0]),
         ("64 keys", found, WINDOW_SETTINGS[1]),
         ("no descriptors", replace(found, descriptors=False), WINDOW_SETTINGS_PLAIN),
     ):
-        run = partial(window_attention, q, k, v, context.plan, available, settings)
-        yield compare(f"window attention, {name}", lambda r=run: r()[video], gathered[video])
+        yield compare(f"window attention, {name}", partial(attend, available, settings), gathered[video])
 
 
 def _check_layer(model: RefinerModel, context: RefinerContext) -> Check:

@@ -96,8 +96,15 @@ def fill(folder: Path, count: int) -> list[Rendered]:
     for batch_id, size in [(LIVE, count), *((each, count // 10) for each in FINISHED)]:
         clips = [make_clip(batch_id, number, digests) for number in range(size)]
         planned = [PlannedClip(clip, number // 100) for number, clip in enumerate(clips)]
-        about = {"dag_id": "magi2_render_batch", "run_id": f"manual__{batch_id}", "requested_by": "ann"}
-        batch = NewBatch(batch_id=batch_id, name=f"night {batch_id}", source="a.jsonl", clips_total=size, **about)
+        batch = NewBatch(
+            batch_id=batch_id,
+            name=f"night {batch_id}",
+            source="a.jsonl",
+            clips_total=size,
+            dag_id="magi2_render_batch",
+            run_id=f"manual__{batch_id}",
+            requested_by="ann",
+        )
         catalog.batches.create(batch, profiles)
         catalog.clips.add(batch_id, planned)
         catalog.batches.mark(batch_id, BatchState.RUNNING)
