@@ -90,6 +90,12 @@ def draw_from_latents(latents: Tensor, *, height: int) -> Tensor:
     return pixels.transpose(0, 1)[None]
 
 
+def squashed_distances(latents: Tensor) -> Tensor:
+    """What latents [B, 48, T, h, w] say about distances to the edge: [B, 36, T, h, w] in -1..1, 0 on the edge."""
+    mean, deviation = DISTANCE_STATISTICS
+    return latents[:, :DISTANCE_CHANNELS] * deviation + mean
+
+
 def _slots(count: int) -> Tensor:
     """The frame that each of the 4 count slots describes."""
     first = torch.zeros(FRAMES_PER_LATENT)

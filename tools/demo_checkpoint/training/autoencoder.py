@@ -8,9 +8,10 @@ from torch.nn import functional
 
 from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.video_vae.encoder import WanEncoder
+from tools.demo_checkpoint.video_latents import DISTANCE_CHANNELS, squashed_distances
 
 EDGE_WEIGHT = 5.0
-"""Pixels near an edge count this much: they are few, and the shape is in them."""
+"""How much more counts what is near an edge: it is little, and the shape is in it."""
 EDGE_REACH = 5
 EDGE_CONTRAST = 0.1
 
@@ -36,5 +37,11 @@ def edge_weights(pixels: Tensor) -> Tensor:
 
 
 def encoder_loss(encoder: WanEncoder, pixels: Tensor, latents: Tensor) -> Tensor:
-    """Mean squared error of encoded images [B, 3, 1, H, W] against their written-down latents [B, 48, 1, h, w]."""
-    return (encoder.encode(pixels) - latents).square().mean()
+    """Weighted squared error of encoded images [B, 3, 1, H, W] against their written-down latents [B, 48, 1, h, w].
+
+    Distances count the more the nearer the edge is: far away it matters little how far.
+    """
+    weights = 1 + EDGE_WEIGHT * (1 - squashed_distances(latents).square())
+    error: Tensor = (encoder.encode(pixels) - latents).square()
+    distances, colours = error.split([DISTANCE_CHANNELS, error.shape[1] - DISTANCE_CHANNELS], dim=1)
+    return torch.cat([weights * distances, colours], dim=1).mean()

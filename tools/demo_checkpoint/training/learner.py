@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tools.demo_checkpoint.training.muon import Muon
 from tools.demo_checkpoint.training.pace import Pace
@@ -25,27 +26,37 @@ class LearningRates:
 
 
 class Learner:
-    """Trains the fp32 parameters of `module` in place."""
+    """Trains the fp32 parameters of `module` in place by the gradients that they have.
 
-    def __init__(self, module: nn.Module, rates: LearningRates) -> None:
+    `stacks` says, by name, how many matrices a parameter holds along its first axis, where it is more than one.
+    """
+
+    def __init__(self, module: nn.Module, rates: LearningRates, *, stacks: Mapping[str, int] | None = None) -> None:
         self.module, self.rates, self.step_count = module, rates, 0
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in self._parameters if parameter[0].numel() > 1]
-        others = [parameter for parameter in self._parameters if parameter[0].numel() == 1]
-        self._muon = Muon([{"params": matrices}], lr=rates.matrices)
-        self._adam = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.98), weight_decay=0.0)
+        matrices: dict[int, list[nn.Parameter]] = {}
+        others = []
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if parameter[0].numel() > 1:
+                matrices.setdefault((stacks or {}).get(name, 1), []).append(parameter)
+            else:
+                others.append(parameter)
+        self._parameters = [*others, *(parameter for group in matrices.values() for parameter in group)]
+        muon = Muon([{"params": group, "sets": count} for count, group in matrices.items()], lr=rates.matrices)
+        adam = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.98), weight_decay=0.0)
+        self._optimisers = ((muon, rates.matrices), (adam, rates.others))
         self.averaged = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
-    def step(self, loss: Tensor, pace: Pace) -> None:
-        """Learn from `loss` at the rate that fits the run's pace."""
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+    def update(self, pace: Pace) -> None:
+        """Learn from the gradients at the rate that fits the run's pace, and clear them."""
         nn.utils.clip_grad_norm_(self._parameters, CLIP_NORM)
         share = pace.rate(warm_up=WARM_UP_STEPS, steady=self.rates.steady)
-        for optimiser, rate in ((self._muon, self.rates.matrices), (self._adam, self.rates.others)):
-            optimiser.param_groups[0]["lr"] = rate * share
+        for optimiser, rate in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = rate * share
             optimiser.step()
+            optimiser.zero_grad()
         self.step_count += 1
         self._average()
 
