@@ -44,11 +44,12 @@ class PreAdapter(nn.Module):
     def forward(self, source: Source, features: Tensor, time_row: Tensor, dtype: torch.dtype) -> Tensor:
         """Embedded tokens [R, n*c] in `dtype` of `features` [R, C] fp32.
 
-        `time_row` [W] takes the place of the first W channels. Images share the video's embedder, padding the text's.
+        `time_row`, [W] or one for each token [R, W], takes the place of the first W channels. Images share the video's
+        embedder, padding the text's.
         """
         rows: Tensor = self._embedder(source)(features)
         channels = time_row.to(dtype).expand(rows.shape[0], -1)
-        return torch.cat([channels, rows[:, time_row.shape[0] :].to(dtype)], dim=1)
+        return torch.cat([channels, rows[:, time_row.shape[-1] :].to(dtype)], dim=1)
 
     def _embedder(self, source: Source) -> nn.Linear:
         if source in (Source.VIDEO, Source.IMAGE):

@@ -45,7 +45,12 @@ def mhc_logits(streams: Tensor, norm_weight: Tensor, phi: Tensor, group_sizes: t
 
 
 def mhc_coefficients(
-    streams: Tensor, norm_weight: Tensor, weights: MhcWeights, group_sizes: tuple[int, ...]
+    streams: Tensor,
+    norm_weight: Tensor,
+    weights: MhcWeights,
+    group_sizes: tuple[int, ...],
+    *,
+    iterations: int = SINKHORN_ITERATIONS,
 ) -> MhcCoefficients:
     """Coefficients of one half layer for streams [N, n, c], computed in fp32 and rounded to the streams' dtype."""
     num_streams = streams.shape[1]
@@ -55,7 +60,7 @@ def mhc_coefficients(
     pre = torch.sigmoid(weights.alpha_pre * scale * pre + weights.bias_pre)
     post = 2 * torch.sigmoid(weights.alpha_post * scale * post + weights.bias_post)
     res = weights.alpha_res * scale * res.view(-1, num_streams, num_streams) + weights.bias_res
-    return MhcCoefficients(pre.to(streams.dtype), post.to(streams.dtype), sinkhorn(res).to(streams.dtype))
+    return MhcCoefficients(pre.to(streams.dtype), post.to(streams.dtype), sinkhorn(res, iterations).to(streams.dtype))
 
 
 def sinkhorn(logits: Tensor, iterations: int = SINKHORN_ITERATIONS) -> Tensor:

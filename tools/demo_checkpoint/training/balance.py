@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from magi2.models.preview.mlp import MultiHeadMoe
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.moe import Routes, route
+from magi2.models.preview.moe import Routes
 from magi2.models.preview.ops import PreviewOps
 
 BIAS_STEP = 4e-3
@@ -19,33 +20,39 @@ BIAS_STEP = 4e-3
 
 
 class ExpertBalance:
-    """Watches the routing of a model from outside, through its table of operations; passes without gradients not."""
+    """Watches the routing of a model that computes with `ops`; passes without gradients are not counted.
 
-    def __init__(self, model: PreviewModel) -> None:
+    `is_token` [N] bool, set before a pass, says which rows count. `loads` [layer, M, E] are what the last pass saw: the
+    experts' shares of their heads' routes.
+    """
+
+    def __init__(self, model: PreviewModel, ops: PreviewOps, is_token: Tensor) -> None:
+        self.is_token = is_token
         self._experts = [module for module in model.modules() if isinstance(module, MultiHeadMoe)]
-        self._loads: list[Tensor] = []
-        self._num_experts = model.config.moe_config.num_experts
-        model.use_ops(replace(PreviewOps(), route=self._route))
+        moe = model.config.moe_config
+        self.loads = torch.zeros(len(self._experts), moe.num_heads, moe.num_experts, device=model.device)
+        model.use_ops(ops)
+        for index, experts in enumerate(self._experts):
+            experts.ops = replace(ops, route=partial(self._route, ops, index))
 
-    def _route(self, x: Tensor, gate: Tensor, bias: Tensor, top_k: int, normalise: bool, scale: float) -> Routes:
-        routes = route(x, gate, bias, top_k, normalise, scale)
+    def _route(
+        self, ops: PreviewOps, index: int, x: Tensor, gate: Tensor, bias: Tensor, top_k: int, norm: bool, scale: float
+    ) -> Routes:
+        routes = ops.route(x, gate, bias, top_k, norm, scale)
         if torch.is_grad_enabled():
-            self._loads.append(self._shares(routes))
+            counts = self.is_token[:, None].float().expand(-1, top_k).flatten()
+            seen = torch.zeros_like(self.loads[index])
+            seen = seen.scatter_add(1, routes.expert_ids.flatten(1), counts.expand(len(seen), -1))
+            self.loads[index].copy_(seen / seen.sum(1, keepdim=True))
         return routes
 
-    def _shares(self, routes: Routes) -> Tensor:
-        chosen = torch.nn.functional.one_hot(routes.expert_ids, self._num_experts).sum((1, 2))
-        return chosen / chosen.sum(1, keepdim=True)
-
     @torch.no_grad()
-    def rebalance(self) -> Tensor:
-        """Move the biases by what one forward pass saw; gives the experts' shares of their heads' routes [layer, M, E].
+    def rebalance(self) -> None:
+        """Move the biases by what the last pass saw.
 
         Both stored biases are the same: there is no average to keep when the step is this small.
         """
-        loads, self._loads = torch.stack(self._loads), []
-        for experts, load in zip(self._experts, loads, strict=True):
-            toward = BIAS_STEP * torch.sign(1 / self._num_experts - load).flatten()
-            experts.router.expert_bias.add_(toward)
+        toward = BIAS_STEP * torch.sign(1 / self.loads.shape[2] - self.loads)
+        for experts, moved in zip(self._experts, toward, strict=True):
+            experts.router.expert_bias.add_(moved.flatten())
             experts.router.expert_bias_ema.copy_(experts.router.expert_bias)
-        return loads

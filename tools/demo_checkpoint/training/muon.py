@@ -28,22 +28,35 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices [R, C], stacks of them [E, R, C] and convolutions; `sets` says how many are stacked along R."""
+    """For matrices [R, C], stacks of them [E, R, C] and convolutions; `sets` says how many more are stacked along R."""
 
     def __init__(self, groups: list[dict[str, object]], *, lr: float, momentum: float = 0.95) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "sets": 1})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update from the gradients."""
+        """One update from the gradients. Matrices of one size, whosever they are, go through the products together."""
+        alike: dict[torch.Size, list[tuple[Tensor, Tensor, float]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                state = self.state[parameter]
-                momentum: Tensor = state.setdefault("momentum", torch.zeros_like(parameter))
-                momentum.mul_(group["momentum"]).add_(parameter.grad)
-                ahead = parameter.grad + group["momentum"] * momentum
-                if ahead.dim() > 3:  # a convolution's kernels, one row for each output
-                    ahead = ahead.flatten(1)
-                blocks = ahead.view(-1, ahead.shape[-2] // group["sets"], ahead.shape[-1])
-                scale = MATCHED_RMS * max(blocks.shape[1:]) ** 0.5
-                parameter.sub_(orthogonalise(blocks).reshape(parameter.shape), alpha=group["lr"] * scale)
+                blocks = self._blocks(parameter, group["momentum"], group["sets"])
+                rate = group["lr"] * MATCHED_RMS * max(blocks.shape[1:]) ** 0.5
+                alike.setdefault(blocks.shape[1:], []).append((parameter, blocks, rate))
+        for members in alike.values():
+            updates = orthogonalise(torch.cat([blocks for _, blocks, _ in members]))
+            parts = updates.split([len(blocks) for _, blocks, _ in members])
+            for (parameter, _, rate), update in zip(members, parts, strict=True):
+                parameter.sub_(update.reshape(parameter.shape), alpha=rate)
+
+    def _blocks(self, parameter: Tensor, keep: float, sets: int) -> Tensor:
+        """The momentum after this gradient, looking ahead, as matrices [E, R, C]."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        gradient = parameter.grad
+        assert gradient is not None
+        momentum: Tensor = state["momentum"].mul_(keep).add_(gradient)
+        ahead = gradient + keep * momentum
+        if ahead.dim() > 3:  # a convolution's kernels, one row for each output
+            ahead = ahead.flatten(1)
+        return ahead.view(-1, ahead.shape[-2] // sets, ahead.shape[-1])

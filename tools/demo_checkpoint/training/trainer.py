@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from magi2.models.preview.grouped import GroupedLinear
+from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
 from tools.demo_checkpoint.training.balance import ExpertBalance
-from tools.demo_checkpoint.training.batches import Example
+from tools.demo_checkpoint.training.batches import Batch, clip_rows
 from tools.demo_checkpoint.training.flow import AUDIO_WEIGHT, draw_sigmas, flow_loss
 from tools.demo_checkpoint.training.muon import Muon
+from tools.demo_checkpoint.training.ops import training_ops
 
-WARM_UP_STEPS = 100
-STEADY_SHARE = 0.35
-"""Of all steps, before the learning rate falls to zero in a line."""
 GATE_RATE = 0.2
 """Router gates learn at this share of the rate; at the full one, experts starve."""
 AVERAGE = 0.9985
@@ -34,36 +32,41 @@ class Rates:
 
 
 class PreviewTrainer:
-    """Trains `model` in place. Optimisers work on fp32 copies, whatever dtype the model computes in.
+    """Trains `model` in place on batches of one layout. Optimisers work on fp32 copies, whatever it computes in.
 
     `averaged` holds the moving average of the weights under the published names: what is shipped in the end.
+    `generator` is on the model's device. A step reads nothing back to the host.
     """
 
     def __init__(
-        self, model: PreviewModel, *, total_steps: int, generator: torch.Generator, rates: Rates | None = None
+        self, model: PreviewModel, layout: ClipLayout, *, generator: torch.Generator, rates: Rates | None = None
     ) -> None:
-        self.model, self.generator, self.total_steps = model, generator, total_steps
+        self.model, self.layout, self.generator = model, layout, generator
         self.step_count = 0
-        self.balance = ExpertBalance(model)
+        self.balance = ExpertBalance(model, training_ops(), clip_rows(layout).is_token())
         self._masters = {name: nn.Parameter(p.detach().float().clone()) for name, p in model.named_parameters()}
         self._optimisers = _optimisers(model, self._masters, rates or Rates())
         self._base_rates = [[group["lr"] for group in one.param_groups] for one in self._optimisers]
         self.averaged = {name: tensor.detach().float().clone() for name, tensor in model.state_dict().items()}
 
-    def step(self, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-        """Learn from one batch with freshly drawn noise; gives the losses (video, audio) before the update."""
-        sigmas = draw_sigmas(len(examples), self.generator).to(self.model.device)
-        noise = [(self._noise(example.video), self._noise(example.audio)) for example in examples]
+    def step(self, batch: Batch, *, rate: float) -> tuple[Tensor, Tensor]:
+        """Learn from one batch with freshly drawn noise; gives the losses (video, audio) before the update.
+
+        `rate` is the share of the full learning rates.
+        """
+        sigmas = draw_sigmas(len(batch.video), self.generator)
+        noise = self._noise(batch.video), self._noise(batch.audio)
+        self.balance.is_token.copy_(clip_rows(self.layout).with_text(batch.is_text).is_token())
         self.model.zero_grad(set_to_none=True)
-        video_loss, audio_loss = flow_loss(self.model, examples, sigmas, noise)
+        video_loss, audio_loss = flow_loss(self.model, batch, sigmas, noise, self.layout)
         (video_loss + AUDIO_WEIGHT * audio_loss).backward()  # type: ignore[no-untyped-call]
-        self._update()
+        self._update(rate)
         return video_loss.detach(), audio_loss.detach()
 
     def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=self.generator).to(like.device)
+        return torch.randn(like.shape, generator=self.generator, device=like.device)
 
-    def _update(self) -> None:
+    def _update(self, rate: float) -> None:
         parameters = dict(self.model.named_parameters())
         for name, master in self._masters.items():
             gradient = parameters[name].grad
@@ -71,7 +74,7 @@ class PreviewTrainer:
         nn.utils.clip_grad_norm_(self._masters.values(), CLIP_NORM)
         for optimiser, base_rates in zip(self._optimisers, self._base_rates, strict=True):
             for group, base in zip(optimiser.param_groups, base_rates, strict=True):
-                group["lr"] = base * self._rate_share()
+                group["lr"] = base * rate
             optimiser.step()
         self.step_count += 1
         self.balance.rebalance()
@@ -79,10 +82,6 @@ class PreviewTrainer:
             for name, master in self._masters.items():
                 parameters[name].copy_(master)
             self._average()
-
-    def _rate_share(self) -> float:
-        left = 1 - self.step_count / self.total_steps
-        return min(1.0, (self.step_count + 1) / WARM_UP_STEPS, max(0.0, left / (1 - STEADY_SHARE)))
 
     def _average(self) -> None:
         """Early averages follow closely, so that the start is soon forgotten."""
