@@ -111,7 +111,7 @@ def test_missing_weights_are_named_before_anything_is_made(
 def judged_clip(kind: Kind, passed: dict[str, bool], *, error: str | None = None) -> Judged:
     wanted = Wanted(kind, f"{kind}-000-0", PROMPT, 0, read_caption(PROMPT))
     verdict = None if error else Verdict(passed, MEASURED, (0.04,))
-    return Judged(wanted, verdict, error, {"preview": 2.0, "mux": 1.0}, None)
+    return Judged(wanted, verdict, error, {"preview": 2.0, "mux": 1.0})
 
 
 def test_figures_tell_kinds_apart_and_name_what_is_missed_wrong_and_failed() -> None:

@@ -35,13 +35,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Judged:
-    """A wanted clip with its verdict, or with the error that left none; the seconds that each stage took."""
+    """A wanted clip with its verdict and files, or with the error that left none; the seconds that each stage took."""
 
     wanted: Wanted
     verdict: Verdict | None
     error: str | None
     seconds: Mapping[str, float]
-    contact_sheet: Path | None
+    clip: Path | None = None
+    contact_sheet: Path | None = None
 
     @property
     def is_right(self) -> bool:
@@ -75,10 +76,10 @@ def _judge(store: ArtifactStore, outcome: Outcome, wanted: Wanted) -> Judged:
     found = {result.stage: store.find(result.stage, result.key) for result in outcome.results if result.key}
     seconds = {stage.value: manifest.timings["make_s"] for stage, manifest in found.items() if manifest is not None}
     if outcome.failure is not None:
-        return Judged(wanted, None, f"{outcome.failure.stage.value}: {outcome.failure.error}", seconds, None)
+        return Judged(wanted, None, f"{outcome.failure.stage.value}: {outcome.failure.error}", seconds)
     key = outcome.results[-1].key or ""
-    sheet = store.fetch(StageName.MUX, key, CONTACT_SHEET)
-    return Judged(wanted, kept_verdict(store, key, wanted.asked), None, seconds, sheet)
+    clip, sheet = (store.fetch(StageName.MUX, key, name) for name in (CLIP, CONTACT_SHEET))
+    return Judged(wanted, kept_verdict(store, key, wanted.asked), None, seconds, clip, sheet)
 
 
 def kept_verdict(store: ArtifactStore, key: str, asked: Request) -> Verdict:
