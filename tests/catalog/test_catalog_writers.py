@@ -28,7 +28,7 @@ def in_processes(work: Callable[[int, Barrier], None]) -> list[int | None]:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
     return [process.exitcode for process in processes]
 
 

@@ -144,10 +144,9 @@ def test_process_left_by_a_worker_is_ended_with_it(machine: Machine) -> None:
 
 def test_hang_is_ended_naming_the_rank_and_step_with_stacks_of_all_threads(machine: Machine) -> None:
     machine.act("wait")
-    started = time.monotonic()
-    with pytest.raises(InfrastructureError, match=r"rank 0 \(clip [0-9a-f]{12} step 3/10\) hangs") as caught:
-        machine.launcher(Limits(step=0.7, grace=1, stacks=0.5)).run(machine.job())
-    assert time.monotonic() - started < 5
+    said = r"rank 0 \(clip [0-9a-f]{12} step 3/10\) hangs, no progress for 0\.7 s"
+    with pytest.raises(InfrastructureError, match=said) as caught:
+        machine.launcher(Limits(step=0.7, grace=1, stacks=1)).run(machine.job())
     assert 'stub_worker.py", line' in str(caught.value)
     assert "in wait" in str(caught.value)
 
@@ -155,7 +154,7 @@ def test_hang_is_ended_naming_the_rank_and_step_with_stacks_of_all_threads(machi
 def test_frozen_process_is_ended(machine: Machine) -> None:
     machine.act("freeze")
     with pytest.raises(InfrastructureError, match=r"rank 0 \(clip .* step 3/10\) is frozen"):
-        machine.launcher(Limits(heartbeat=0.7, grace=0.3, stacks=0.1)).run(machine.job())
+        machine.launcher(Limits(heartbeat=2, grace=0.3, stacks=0.1)).run(machine.job())
 
 
 def test_worker_that_never_speaks_is_ended(machine: Machine) -> None:
@@ -167,9 +166,9 @@ def test_slow_listener_does_not_make_the_ranks_look_frozen(machine: Machine) -> 
     machine.act("flood", megabytes=16)
 
     def listen(event: Event) -> None:
-        time.sleep(1.0 if isinstance(event, StageStarted) else 0.0)
+        time.sleep(3.0 if isinstance(event, StageStarted) else 0.0)
 
-    result = machine.launcher(Limits(heartbeat=0.7)).run(machine.job(), on_event=listen)
+    result = machine.launcher(Limits(heartbeat=2)).run(machine.job(), on_event=listen)
     assert len(result.clips) == 2
 
 
@@ -187,10 +186,9 @@ def test_error_of_the_listener_ends_the_group(machine: Machine) -> None:
 @pytest.mark.parametrize("action", ["wait", "ignore_sigterm", "start_others", "freeze"])
 def test_stop_ends_the_whole_group(machine: Machine, action: str) -> None:
     machine.act(action)
-    launcher, started = machine.launcher(), time.monotonic()
+    launcher = machine.launcher()
     with pytest.raises(CancelledError, match="stopped"):
         launcher.run(machine.job(), on_event=lambda event: launcher.stop())
-    assert time.monotonic() - started < 5
     assert machine.processes() == {}
     assert machine.lock_is_free()
 
@@ -204,24 +202,28 @@ def test_should_stop_is_asked_while_nothing_happens(machine: Machine) -> None:
 
 def test_overlapping_attempts_wait_for_the_accelerators(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     machine.act("wait")
-    first, outcomes = machine.launcher(), []
+    first, outcomes, heard = machine.launcher(), [], list[Event]()
 
     def run_first() -> None:
         try:
-            first.run(machine.job(attempt=1))
+            first.run(machine.job(attempt=1), on_event=heard.append)
         except CancelledError as error:
             outcomes.append(error)
 
+    def stop_first_once_it_is_waited_for() -> None:
+        wait_until(lambda: "waits for accelerators held by group" in caplog.text)
+        first.stop()
+
     thread = threading.Thread(target=run_first)
     thread.start()
-    wait_until(lambda: machine.find("stub_worker"))
+    wait_until(lambda: heard)
     with pytest.raises(InfrastructureError, match=r"still locked by group \d+, launcher \d+, since 20.* stage preview"):
         machine.launcher(Limits(lock=0.5)).run(machine.job(attempt=2))
     machine.act("succeed")
     # A stage that needs no accelerator does not wait; one that does goes on when they are free.
     assert machine.launcher(Limits(lock=0)).run(machine.job(StageName.MUX)).count("made") == 1
-    threading.Timer(0.5, first.stop).start()
     with caplog.at_level(logging.INFO):
+        threading.Thread(target=stop_first_once_it_is_waited_for).start()
         assert machine.launcher().run(machine.job(attempt=2)).count("made") == 1
     assert "waits for accelerators held by group" in caplog.text
     thread.join()

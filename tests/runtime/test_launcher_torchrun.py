@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+from pathlib import Path
 
 import pytest
 from runtime_helpers import QUICK, Machine, wait_for_line, wait_until
@@ -26,9 +26,8 @@ def test_lock_is_held_by_a_rank_whose_launcher_guard_and_torchrun_are_gone(machi
     with machine.launched(ranks=2) as launcher:
         wait_for_line(launcher, "Step")
         torchrun = machine.find("torch.distributed.run")
-        ranks = [pid for pid in machine.find("stub_worker", "job.json") if pid not in torchrun]
-        wait_until(lambda: len(ranks) == 2)
-        time.sleep(0.5)  # until the other rank has its lock as well
+        wait_until(lambda: len(_lock_holders(machine, torchrun)) == 2)
+        ranks = _lock_holders(machine, torchrun)
         for pid in (*machine.find("runtime.guard"), launcher.pid, *torchrun):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: sorted(machine.processes()) == sorted(ranks))
@@ -36,11 +35,24 @@ def test_lock_is_held_by_a_rank_whose_launcher_guard_and_torchrun_are_gone(machi
         wait_until(lambda: list(machine.processes()) == [ranks[1]])
         assert not machine.lock_is_free()
         os.kill(ranks[1], signal.SIGKILL)
-        wait_until(machine.lock_is_free, timeout_s=2)
+        wait_until(machine.lock_is_free)
     for folder in machine.folder.glob("job-*"):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+def _lock_holders(machine: Machine, torchrun: list[int]) -> list[int]:
+    """The ranks that have the accelerators' lock by a descriptor of their own."""
+    ranks = [pid for pid in machine.find("stub_worker", "job.json") if pid not in torchrun]
+    return [pid for pid in ranks if any("FLOCK" in text for text in _descriptors(pid))]
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return [path.read_text() for path in Path(f"/proc/{pid}/fdinfo").iterdir()]
+    except OSError:  # one was closed meanwhile: ask again
+        return []
 
 
 @pytest.mark.faults
@@ -50,8 +62,8 @@ def test_killed_launcher_takes_torchrun_and_all_ranks_with_it(machine: Machine) 
         wait_for_line(launcher, "Step")
         launcher.kill()
         launcher.wait()
-        machine.wait_until_empty(timeout_s=2)
-    wait_until(machine.lock_is_free, timeout_s=2)
+        machine.wait_until_empty()
+    wait_until(machine.lock_is_free)
 
 
 @pytest.mark.faults

@@ -139,8 +139,8 @@ def run_case(machine: Machine, reference: Path, case: Path, fault: Fault, monkey
             ended_well = True
         except (InfrastructureError, CancelledError):
             ended_well = False
-    machine.wait_until_empty(timeout_s=2)
-    wait_until(machine.lock_is_free, timeout_s=2)
+    machine.wait_until_empty()
+    wait_until(machine.lock_is_free)
     fired = (case / "fired").exists()
     # A run that had nothing more to do than to exit may be over before it dies.
     assert fired or ended_well

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_killed_holder_frees_the_lock(tmp_path: Path) -> None:
         with pytest.raises(InfrastructureError, match=rf"group 4242, launcher {process.pid}, since 20\d\d.*, batch b"):
             accelerator_lock("all", timeout_s=0, folder=tmp_path).__enter__()
         process.kill()
-        wait_until(lambda: is_free(tmp_path), timeout_s=2)
+        wait_until(lambda: is_free(tmp_path))
 
 
 def test_lock_stays_until_the_last_heir_is_dead(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_lock_stays_until_the_last_heir_is_dead(tmp_path: Path) -> None:
         process.wait()
         assert not is_free(tmp_path)
         os.kill(process.child, signal.SIGKILL)  # type: ignore[attr-defined]
-        wait_until(lambda: is_free(tmp_path), timeout_s=2)
+        wait_until(lambda: is_free(tmp_path))
 
 
 def test_leaving_the_context_does_not_unlock_for_heirs(tmp_path: Path) -> None:
@@ -97,15 +96,15 @@ def test_devices_exclude_each_other_where_they_overlap(
 
 
 def test_waiter_hears_the_holder_and_gets_the_lock(tmp_path: Path) -> None:
-    held, heard = threading.Event(), []
+    held, heard = threading.Event(), list[str]()
 
-    def hold_briefly() -> None:
+    def hold_until_heard_of() -> None:
         with accelerator_lock("all", timeout_s=0, folder=tmp_path) as lock:
             lock.describe(group=7, title="the other")
             held.set()
-            time.sleep(0.5)
+            wait_until(lambda: heard)
 
-    thread = threading.Thread(target=hold_briefly)
+    thread = threading.Thread(target=hold_until_heard_of)
     thread.start()
     held.wait()
     with accelerator_lock("all", timeout_s=10, on_wait=heard.append, folder=tmp_path):

@@ -51,14 +51,14 @@ def test_group_with_its_own_sessions_groups_and_environments_is_ended_whole(mach
 def test_term_comes_before_kill_and_kill_after_the_grace(machine: Machine, tmp_path: Path) -> None:
     polite = "import signal, time; signal.signal(15, lambda *_: exit(7)); print('ready', flush=True); time.sleep(60)"
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
-    for name, code, grace_s, expected in (("polite", polite, 10, 7), ("deaf", deaf, 0.5, -9)):
+    for name, code, grace_s, expected in (("polite", polite, 60, 7), ("deaf", deaf, 0.5, -9)):
         log = tmp_path / name
         group = start(machine, code, log)
         wait_until(lambda log=log: "ready" in log.read_text())  # type: ignore[misc]
         started = time.monotonic()
         group.terminate(grace_s)
         assert group.poll() == expected
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
 
 
 def test_terminating_what_is_gone_is_quick_and_quiet(machine: Machine, tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ process.die_with_parent = late
 process.ProcessGroup(["sleep", "3600"], environment=os.environ, log_fd=2)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == -signal.SIGKILL
-    machine.wait_until_empty(timeout_s=2)
+    machine.wait_until_empty()
