@@ -48,7 +48,7 @@ class Stage(ABC, Generic[Models]):
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
-        self.clips: Sequence[Clip] = ()
+        self.clips: Sequence[Clip] = ()  # of this run; none on a rank that only follows
         self._models: Models | None = None
 
     @abstractmethod
