@@ -45,6 +45,7 @@ SIGMAS = tuple(FlowUniPC(5, 5.0).sigmas[:-1].tolist())
 """The noise levels at which rendering asks the refiner."""
 UNCONDITIONAL_SHARE = 0.25
 """Guidance doubles what the text changes, so without a text the refiner must be nearly as good."""
+COMPILED_VARIANTS = 64
 PREVIEW_NOISE = 0.15
 """Largest deviation of what a preview has wrong; each clip has its own."""
 
@@ -71,7 +72,7 @@ def train(
     """Train on `folder`/text_encoder and write `folder`/refiner: averaged weights, every minute and in the end.
 
     Continues from the weights that are there, if any are. `latent_frames` are those of a refined clip, an odd number.
-    `compiled` compiles each layer, which takes about a minute at the first step.
+    `compiled` compiles each layer, which takes minutes at the first steps and pays only in long runs.
     """
     rng, generator = random.Random(seed), torch.Generator(device).manual_seed(seed)
     lessons = _prepare_lessons(folder / TEXT_FOLDER, clip_count, rng, device)
@@ -79,6 +80,7 @@ def train(
     model.use_ops(training_ops())
     choose_parameters(model)
     if compiled:
+        torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
         for layer in model.block.layers:
             layer.compile()
     stacks = {f"{name}.weight": part.experts for name, part in model.named_modules() if isinstance(part, StackedLinear)}
