@@ -97,7 +97,7 @@ def _prepare(wanted: Sequence[Wanted], settings: Settings, batch_file: Path) -> 
 
 def _judged(jobs: Sequence[Job], work: Work, processes: int) -> Iterator[Judged]:
     """Every clip as it gets ready, told of as it does."""
-    started, done = time.monotonic(), 0
+    started, done, total = time.monotonic(), 0, sum(len(wanted) for _, wanted in jobs)
     # Spawned, not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(make_and_judge, part, work) for part in _parts(jobs)]
@@ -105,16 +105,18 @@ def _judged(jobs: Sequence[Job], work: Work, processes: int) -> Iterator[Judged]
             for ready in as_completed(waiting):
                 for one in ready.result():
                     done += 1
-                    left_s = (time.monotonic() - started) / done * (len(jobs) - done)
-                    _say(f"{done}/{len(jobs)} {one.wanted.name}: {_outcome(one)}; {left_s / 60:.0f} min left")
+                    left_s = (time.monotonic() - started) / done * (total - done)
+                    _say(f"{done}/{total} {one.wanted.name}: {_outcome(one)}; {left_s / 60:.0f} min left")
                     yield one
         finally:
             pool.shutdown(cancel_futures=True)  # an error need not wait for hours of clips
 
 
 def _parts(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Parts of a few prompts each. A prompt with its seed is in one part under all its profiles, so that two processes
-    never make the same preview."""
+    """The jobs in parts of a few prompts each.
+
+    A prompt with its seed is in one part under all its profiles, so that no two processes make the same preview.
+    """
     together: dict[tuple[str, int, tuple[str, ...]], list[Job]] = {}
     for clip, wanted in jobs:
         images = tuple(figure.sha256 for figure in clip.figures)

@@ -58,7 +58,7 @@ def percentages(judged: Sequence[Judged]) -> dict[str, float]:
 
 
 def targets(percent: Mapping[str, float]) -> list[Target]:
-    """Every target whose kind of clip was made."""
+    """Every target, with what was measured."""
     found = [Target(name, least, percent.get(name)) for name, least in TARGETS.items()]
     refined, unrefined = COMPARED
     if unrefined in percent:
