@@ -40,10 +40,10 @@ class ExpertBalance:
     ) -> Routes:
         routes = ops.route(x, gate, bias, top_k, norm, scale)
         if torch.is_grad_enabled():
-            counts = self.is_token[:, None].float().expand(-1, top_k).flatten()
-            seen = torch.zeros_like(self.loads[index])
-            seen = seen.scatter_add(1, routes.expert_ids.flatten(1), counts.expand(len(seen), -1))
-            self.loads[index].copy_(seen / seen.sum(1, keepdim=True))
+            experts = torch.arange(self.loads.shape[2], device=x.device)
+            is_chosen = (routes.expert_ids[..., None] == experts) & self.is_token[:, None, None]
+            counts = is_chosen.sum((1, 2))
+            self.loads[index].copy_(counts / counts.sum(1, keepdim=True))
         return routes
 
     @torch.no_grad()
