@@ -1,1 +1,1 @@
-"""Training of the demo checkpoint's transformer by flow matching, on the product's own model."""
+"""Training of every part of the demo checkpoint, on the product's own modules."""

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--seconds", type=_positive(float), help="limit of each part; by default its own")
     parser.add_argument("--steps", type=_positive(int), help="limit of each part; by default its own")
-    parser.add_argument("--no-compile", action="store_true", help="on CUDA: run layers as they are")
+    parser.add_argument("--no-compile", action="store_true", help="on CUDA: run the preview's layers as they are")
     preview = parser.add_argument_group("preview alone")
     preview.add_argument("--batch-size", type=_positive(int), default=defaults.batch_size, help="clips")
     preview.add_argument(
