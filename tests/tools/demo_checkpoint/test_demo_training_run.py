@@ -13,6 +13,7 @@ from magi2.models.preview.state_dict import load_preview
 from magi2.models.text_encoder.encoder import load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.text_encoder.tiny import write_tiny_text_encoder
+from tools.demo_checkpoint.training import clips as clips_module
 from tools.demo_checkpoint.training import preview
 from tools.demo_checkpoint.training.clips import Clips, Job, encode_texts, make_clips, prepare_clips
 from tools.demo_checkpoint.training.pace import Pace
@@ -85,6 +86,20 @@ def test_a_batch_pads_texts_and_keeps_an_image_with_its_own_clip(clips: Clips) -
     torch.testing.assert_close(shown, batch.video[3:, DISTANCE_CHANNELS:, 0, 0, 0], rtol=0, atol=0.1)
     with pytest.raises(ValueError, match="a batch of 1"):
         clips.shape(1)
+
+
+def test_without_its_text_a_clip_keeps_image_and_figure_token_as_in_rendering(
+    clips: Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, batches = clips.shape(6), []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(clips_module, "UNCONDITIONAL_SHARE", share)
+        batches.append(clips.draw(shape, torch.Generator().manual_seed(4)))
+    named, nothing = batches
+    assert torch.equal(named.video, nothing.video) and torch.equal(named.images, nothing.images)
+    assert torch.equal(named.figure_embeds, nothing.figure_embeds) and named.figure_embeds.any(dim=1).all()
+    assert all((mask.sum(1) > 20).all() for mask in named.is_text)
+    assert all(mask.sum() < other.sum() for mask, other in zip(nothing.is_text, named.is_text, strict=True))
 
 
 def run(clips: Clips, folder: Path, steps: int) -> None:
