@@ -16,7 +16,7 @@ from magi2.artifacts.local import LocalStore
 
 DAG_ID = "magi2_render_batch"
 QUICK = ["preview.steps=1", "text.use_negative_prompt=false", "text.max_tokens=100"]
-RUN_TIMEOUT_S = 400.0
+RUN_TIMEOUT_S = 900.0
 
 
 @dataclass
@@ -87,6 +87,11 @@ class Run:
     def xcom(self, task_id: str, map_index: int = -1, key: str = "return_value") -> Any:
         path = f"{self.site.airflow.run_path(DAG_ID, self.run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.site.airflow.request("GET", f"{path}?map_index={map_index}")["value"]
+
+    def log(self, task_id: str, map_index: int) -> str:
+        """What the attempts of a mapped task wrote."""
+        place = f"dag_id={DAG_ID}/run_id={self.run_id}/task_id={task_id}/map_index={map_index}"
+        return "".join(path.read_text() for path in (self.site.airflow.home / "logs" / place).glob("*.log"))
 
     @property
     def report(self) -> dict[str, Any]:

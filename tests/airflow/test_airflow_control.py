@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Run
         lines = [json.dumps({"prompt": prompt, "profile": profile, "seed": 1}) for prompt, profile in prompts]
         Path(files[-1]).write_text("\n".join(lines))
     command = [sys.executable, str(SCRIPT), *files]
-    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-5000:]
     states = [json.loads(line.split(" ", 2)[2]) for line in done.stdout.splitlines() if line.startswith("state ")]

@@ -48,10 +48,10 @@ def test_failing_clip_sinks_neither_its_shard_nor_its_neighbours(finished: Run) 
         assert finished.site.store.fetch("mux", clip["key"], "clip.mp4").stat().st_size > 10_000
 
 
-def test_stage_that_a_profile_lacks_succeeds_quickly(finished: Run) -> None:
-    refine = finished.task("shard.refine", 0)
-    assert refine["state"] == "success"
-    assert refine["duration"] < finished.task("shard.refine", 1)["duration"]
+def test_stage_that_a_profile_lacks_succeeds_without_a_process(finished: Run) -> None:
+    assert finished.task("shard.refine", 0)["state"] == "success"
+    started = ["output in" in finished.log("shard.refine", shard) for shard in (0, 1)]
+    assert started == [False, True]
 
 
 def test_people_can_tell_shards_apart(finished: Run) -> None:
@@ -226,8 +226,8 @@ def test_cancelled_run_leaves_no_process_and_stays_cancelled(site: Site, renderi
     run, worker = rendering
     task = parent(worker)
     run.end()
-    wait_until(lambda: not is_alive(worker), 30)
-    wait_until(lambda: not is_alive(task), 30)
+    wait_until(lambda: not is_alive(worker), 60)
+    wait_until(lambda: not is_alive(task), 60)
     assert not site.processes("magi2.runtime.guard", "job-")
     assert (run.state, run.task("shard.preview", 0)["state"]) == ("failed", "failed")
 
@@ -238,5 +238,5 @@ def test_task_and_its_processes_end_with_a_killed_supervisor(site: Site, renderi
     supervisor = parent(task)
     assert supervisor != site.airflow.groups["scheduler"].pid
     os.kill(supervisor, signal.SIGKILL)
-    wait_until(lambda: not is_alive(task) and not is_alive(worker), 10)
-    wait_until(lambda: not site.processes("magi2.runtime.guard", "job-"), 10)
+    wait_until(lambda: not is_alive(task) and not is_alive(worker), 60)
+    wait_until(lambda: not site.processes("magi2.runtime.guard", "job-"), 60)
