@@ -13,6 +13,7 @@ from magi2.errors import ContractError
 from magi2.models.preview.attention import sequences
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.config import MoeConfig, PreviewConfig
+from magi2.models.preview.mhc import SINKHORN_ITERATIONS
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import init_random_
 from tools.demo_checkpoint.audio_latents import audio_latents
@@ -22,7 +23,7 @@ from tools.demo_checkpoint.training.balance import BIAS_STEP, ExpertBalance
 from tools.demo_checkpoint.training.batches import Batch, clip_rows, lay_out, predict
 from tools.demo_checkpoint.training.flow import draw_sigmas, flow_loss
 from tools.demo_checkpoint.training.muon import orthogonalise
-from tools.demo_checkpoint.training.ops import full_sinkhorn_ops, training_ops
+from tools.demo_checkpoint.training.ops import training_ops
 from tools.demo_checkpoint.training.rows import BatchShape
 from tools.demo_checkpoint.training.start import start_weights_
 from tools.demo_checkpoint.training.trainer import PreviewTrainer
@@ -101,7 +102,7 @@ def predict_alone(model: PreviewModel, batch: Batch, timesteps: Tensor) -> tuple
 def test_clips_of_a_batch_are_predicted_and_learned_from_as_rendering_sees_each_one_alone() -> None:
     batch, timesteps = batch_of(), torch.tensor([999.0, 500.0, 3.0, 700.0])
     rendering, training = random_model(), random_model()
-    training.use_ops(full_sinkhorn_ops())
+    training.use_ops(training_ops(sinkhorn_iterations=SINKHORN_ITERATIONS))
     layout = lay_out(training, SHAPE)
     alone = predict_alone(rendering, batch, timesteps)
     together = predict(training, batch, batch.video, batch.audio, timesteps, layout)
@@ -119,7 +120,7 @@ def test_fewer_sinkhorn_iterations_predict_nearly_the_same() -> None:
     model, batch, timesteps = random_model(), batch_of(), torch.full((4,), 600.0)
     layout = lay_out(model, SHAPE)
     with torch.no_grad():
-        model.use_ops(full_sinkhorn_ops())
+        model.use_ops(training_ops(sinkhorn_iterations=SINKHORN_ITERATIONS))
         full = predict(model, batch, batch.video, batch.audio, timesteps, layout)[0]
         model.use_ops(training_ops())
         fewer = predict(model, batch, batch.video, batch.audio, timesteps, layout)[0]

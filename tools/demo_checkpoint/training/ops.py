@@ -19,7 +19,7 @@ from magi2.errors import ContractError
 from magi2.models.layers import swiglu7_pair
 from magi2.models.preview.attention import Sequences, split_qkv
 from magi2.models.preview.expert_share import ExpertShare
-from magi2.models.preview.mhc import SINKHORN_ITERATIONS, mhc_coefficients
+from magi2.models.preview.mhc import mhc_coefficients
 from magi2.models.preview.moe import Routes
 from magi2.models.preview.ops import PreviewOps
 from tools.demo_checkpoint.training.rows import ClipRows
@@ -43,11 +43,6 @@ def training_ops(*, sinkhorn_iterations: int = TRAINING_SINKHORN_ITERATIONS) -> 
         route=route,
         run_experts=run_all_experts,
     )
-
-
-def full_sinkhorn_ops() -> PreviewOps:
-    """The same with the number of iterations that rendering has."""
-    return training_ops(sinkhorn_iterations=SINKHORN_ITERATIONS)
 
 
 def grouped_heads(

@@ -20,7 +20,7 @@ from tools.demo_checkpoint.training.clips import Clips, prepare_clips
 from tools.demo_checkpoint.training.files import save_weights
 from tools.demo_checkpoint.training.pace import Pace
 from tools.demo_checkpoint.training.start import start_weights_
-from tools.demo_checkpoint.training.trainer import PreviewTrainer, Rates
+from tools.demo_checkpoint.training.trainer import PreviewTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ def train_on(
     compiled: bool,
     batch_size: int,
     config: PreviewConfig | None = None,
-    rates: Rates | None = None,
 ) -> PreviewTrainer:
     """Train on these clips, on their device (in bf16 on an accelerator, else fp32); writes the weights to `folder`."""
     device = clips.video.device
@@ -77,7 +76,7 @@ def train_on(
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     model = _start(folder / SINGLE_NAME, PreviewModel(config or demo_config(), compute_dtype=dtype), seed).to(device)
     shape = clips.shape(batch_size)
-    trainer = PreviewTrainer(model, lay_out(model, shape), generator=generator, rates=rates)
+    trainer = PreviewTrainer(model, lay_out(model, shape), generator=generator)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     if compiled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,18 +16,12 @@ from tools.demo_checkpoint.training.flow import AUDIO_WEIGHT, draw_sigmas, flow_
 from tools.demo_checkpoint.training.muon import Muon
 from tools.demo_checkpoint.training.ops import training_ops
 
-GATE_RATE = 0.2
-"""Router gates learn at this share of the rate; at the full one, experts starve."""
+MATRIX_RATE, OTHER_RATE = 4e-3, 2e-3
+"""Of matrices inside the layers (Muon) and of everything else (AdamW)."""
+GATE_SHARE = 0.2
+"""Router gates learn at this share of the other rate; at all of it, experts starve."""
 AVERAGE = 0.9985
 CLIP_NORM = 1.0
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates of matrices inside the layers (Muon) and of everything else (AdamW)."""
-
-    matrices: float = 4e-3
-    others: float = 2e-3
 
 
 class PreviewTrainer:
@@ -38,14 +31,12 @@ class PreviewTrainer:
     `generator` is on the model's device. A step reads nothing back to the host.
     """
 
-    def __init__(
-        self, model: PreviewModel, layout: ClipLayout, *, generator: torch.Generator, rates: Rates | None = None
-    ) -> None:
+    def __init__(self, model: PreviewModel, layout: ClipLayout, *, generator: torch.Generator) -> None:
         self.model, self.layout, self.generator = model, layout, generator
         self.step_count = 0
         self.balance = ExpertBalance(model, training_ops(), clip_rows(layout).is_token())
         self._masters = {name: nn.Parameter(p.detach().float().clone()) for name, p in model.named_parameters()}
-        self._optimisers = _optimisers(model, self._masters, rates or Rates())
+        self._optimisers = _optimisers(model, self._masters)
         self._base_rates = [[group["lr"] for group in one.param_groups] for one in self._optimisers]
         self.averaged = {name: tensor.detach().float().clone() for name, tensor in model.state_dict().items()}
 
@@ -91,7 +82,7 @@ class PreviewTrainer:
             average.lerp_(current[name].float(), 1 - keep)
 
 
-def _optimisers(model: PreviewModel, masters: dict[str, nn.Parameter], rates: Rates) -> tuple[Muon, torch.optim.AdamW]:
+def _optimisers(model: PreviewModel, masters: dict[str, nn.Parameter]) -> tuple[Muon, torch.optim.AdamW]:
     """Muon for every matrix of the layers, one modality's and one expert's at a time; AdamW for the rest."""
     sets = {f"{name}.weight": part.sets for name, part in model.named_modules() if isinstance(part, GroupedLinear)}
     matrices: dict[int, list[nn.Parameter]] = {}
@@ -103,6 +94,6 @@ def _optimisers(model: PreviewModel, masters: dict[str, nn.Parameter], rates: Ra
             gates.append(master)
         else:
             others.append(master)
-    muon = Muon([{"params": group, "sets": count} for count, group in matrices.items()], lr=rates.matrices)
-    groups: list[dict[str, Any]] = [{"params": others}, {"params": gates, "lr": GATE_RATE * rates.others}]
-    return muon, torch.optim.AdamW(groups, lr=rates.others, betas=(0.9, 0.98), weight_decay=0.0)
+    muon = Muon([{"params": group, "sets": count} for count, group in matrices.items()], lr=MATRIX_RATE)
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": gates, "lr": GATE_SHARE * OTHER_RATE}]
+    return muon, torch.optim.AdamW(groups, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0)
