@@ -63,7 +63,7 @@ def test_texts_are_short_enough_for_the_transformers_training(encoder: TextEncod
     assert max(encoder.count_tokens(lesson.text) for lesson in lessons_of(300, held_out=False)) <= ROW_LIMIT
 
 
-def test_training_writes_a_tower_that_rendering_loads(
+def test_training_writes_a_tower_that_rendering_loads_and_the_next_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in {"BATCH_SIZE": 2, "TOKENIZER_TEXTS": 300, "MEASURED_TEXTS": 4}.items():
@@ -73,3 +73,8 @@ def test_training_writes_a_tower_that_rendering_loads(
     embeds = load_text_encoder(tmp_path / "text_encoder", dtype=torch.float32).encode("a red circle").embeds
     assert embeds.shape[2] == text.HIDDEN_SIZE and bool(embeds.isfinite().all())
     assert all(f"reads {name} right" in caplog.text for name in ATTRIBUTES)
+    assert "continues from" not in caplog.text
+    text.train(tmp_path, device=torch.device("cpu"), pace=Pace(steps=1), seed=4)
+    again = load_text_encoder(tmp_path / "text_encoder", dtype=torch.float32).encode("a red circle").embeds
+    assert "continues from" in caplog.text and again.shape == embeds.shape
+    assert 0 < (again - embeds).norm() < 0.1 * embeds.norm()

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
 
 from magi2.models.checkpoint import SINGLE_NAME
-from magi2.models.text_encoder.tokenizer import PromptTokenizer
+from magi2.models.text_encoder.tokenizer import PromptTokenizer, load_prompt_tokenizer
 from magi2.models.text_encoder.tower import PREFIX, SKIPPED_LAYERS
 from tools.demo_checkpoint.reading import Request, read_caption
 from tools.demo_checkpoint.scenes import draw_scene
@@ -39,7 +40,7 @@ from tools.demo_checkpoint.wordings import write_unconditional
 logger = logging.getLogger(__name__)
 
 FOLDER = "text_encoder"
-DEFAULT_STEPS = 400
+DEFAULT_STEPS = 600
 BATCH_SIZE = 64
 CPU_PARTS, ACCELERATOR_PARTS = 10, 2
 """Parts of like length that a batch is cut into: padding costs a processor, launches cost an accelerator."""
@@ -108,12 +109,16 @@ def draw_lesson(rng: random.Random, *, held_out: bool) -> Lesson:
 
 
 def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> None:
-    """Train the tower and write `folder`/text_encoder; accuracies on held-out combinations go to the log."""
+    """Train the tower and write `folder`/text_encoder; accuracies on held-out combinations go to the log.
+
+    Continues from the tower that is there, if one is, with its tokenizer and fresh heads.
+    """
     rng = random.Random(seed)
-    tokenizer = _train_tokenizer(folder / FOLDER, rng)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        tower, heads = new_tower().to(device), ReadingHeads(HIDDEN_SIZE).to(device)
+        tower, heads = new_tower(), ReadingHeads(HIDDEN_SIZE).to(device)
+    tokenizer = _start(folder / FOLDER, tower, rng)
+    tower.to(device)
     optimiser = torch.optim.AdamW(
         [{"params": heads.parameters(), "lr": HEAD_RATE}, {"params": tower.parameters(), "lr": TOWER_RATE}],
         weight_decay=0.01,
@@ -186,6 +191,16 @@ def _parts(
         ids, is_token = pad_captions(tokenizer, [lesson.text for lesson in part])
         parts.append((part, (ids.to(device), is_token.to(device))))
     return parts
+
+
+def _start(folder: Path, tower: nn.Module, rng: random.Random) -> PromptTokenizer:
+    """The tokenizer of an earlier run, whose weights `tower` is given, or a new one."""
+    weights = folder / SINGLE_NAME
+    if not weights.exists():
+        return _train_tokenizer(folder, rng)
+    logger.info("%s: continues from %s", FOLDER, weights)
+    tower.load_state_dict({name.removeprefix(PREFIX): tensor for name, tensor in load_file(weights).items()})
+    return load_prompt_tokenizer(folder)
 
 
 def _train_tokenizer(folder: Path, rng: random.Random) -> PromptTokenizer:
