@@ -40,6 +40,12 @@ def pixels_of(image: Path) -> Tensor:
         return torch.from_numpy(np.asarray(opened).copy())[None].float() / 127.5 - 1
 
 
+def test_nothing_to_do_is_no_request(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--processes", "0"])
+    assert "argument --processes: 0 is below 1" in capsys.readouterr().err
+
+
 def test_wanted_clips_are_the_same_every_time_and_refined_ones_are_the_previews(tmp_path: Path) -> None:
     wanted = [wanted_clips(6, seeds_per_prompt=2, seed=3, kinds=KINDS, images=tmp_path) for _ in range(2)]
     assert wanted[0] == wanted[1] and len({one.name for one in wanted[0]}) == 36

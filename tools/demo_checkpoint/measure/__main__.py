@@ -54,16 +54,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.demo_checkpoint.measure", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=REPOSITORY / "examples" / "demo_checkpoint")
-    parser.add_argument("--prompts", type=int, default=64, help="held-out prompts of each kind of clip")
-    parser.add_argument("--seeds", type=int, default=2, help="clips of each prompt")
+    parser.add_argument("--prompts", type=_at_least_one, default=64, help="held-out prompts of each kind of clip")
+    parser.add_argument("--seeds", type=_at_least_one, default=2, help="clips of each prompt")
     parser.add_argument("--seed", type=int, default=2024, help="of the draw of prompts")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     # One thread each: a preview takes 12.2 s of processor time, and 17.6 s shared by two threads.
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="which render at the same time")
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser.add_argument("--processes", type=_at_least_one, default=os.cpu_count(), help="which render at the same time")
+    parser.add_argument("--threads", type=_at_least_one, default=1, help="of each process")
     parser.add_argument("--work", type=Path, default=REPOSITORY / "out" / "demo_checkpoint", help="store and pictures")
     parser.add_argument("--out", type=Path, help="the figures; by default measured.json in the folder of --work")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{count} is below 1")
+    return count
 
 
 def _measure(chosen: argparse.Namespace) -> int:
