@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from tools.demo_checkpoint.scenes import Scene, Size, Speed
+from tools.demo_checkpoint.scenes import MOTIONS, Scene, Size, Speed
 
 WIDTH = 2.0
 RADIUS: dict[Size, float] = {"small": 0.14, "large": 0.24}
@@ -57,6 +57,12 @@ def draw_take(scene: Scene, rng: random.Random) -> Take:
     """A take of `scene` as training sees it."""
     place_x, place_y = rng.uniform(-1, 1), rng.uniform(-1, 1)
     return Take(scene, place_x, place_y, pitch_step=rng.choice((-1, 0, 1)), gain=rng.uniform(0.30, 0.42))
+
+
+def draw_pictured(scene: Scene, rng: random.Random) -> Take:
+    """A take that a reference image for `scene` may be from: its shape, size and colours in any motion, unheard."""
+    motions = [motion for motion in MOTIONS if replace(scene, motion=motion, sound="silence").is_possible]
+    return draw_take(replace(scene, motion=rng.choice(motions), sound="silence"), rng)
 
 
 def track(take: Take, seconds: Tensor) -> Track:

@@ -49,7 +49,12 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, normalise: bool, sc
     """
     num_heads = x.shape[1]
     scores_MNE = even_scores(x.float().transpose(0, 1), gate.view(num_heads, -1, x.shape[2]).transpose(1, 2))
-    expert_ids = (scores_MNE + bias.view(num_heads, 1, -1)).topk(top_k, dim=-1).indices
+    return choose_routes(scores_MNE, bias, top_k, normalise, scale)
+
+
+def choose_routes(scores_MNE: Tensor, bias: Tensor, top_k: int, normalise: bool, scale: float) -> Routes:
+    """The routes of `route` from its scores, sigmoids of the router's logits."""
+    expert_ids = (scores_MNE + bias.view(len(scores_MNE), 1, -1)).topk(top_k, dim=-1).indices
     weights = scores_MNE.gather(-1, expert_ids)
     if normalise:
         weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=_NORM_EPS)

@@ -43,7 +43,7 @@ def write_tiny_text_encoder(folder: Path, *, seed: int, hidden_size: int = 128, 
     tokenizer = build_tokenizer()
     config = _config(tokenizer.get_vocab_size(), hidden_size, num_layers)
     tokenizer.save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", _TOKENIZER_CONFIG)
+    _write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
     _write_json(folder / "config.json", config)
     _write_shards(folder, _weights(config, torch.Generator().manual_seed(seed)))
 
@@ -75,7 +75,7 @@ def build_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-_TOKENIZER_CONFIG = {
+TOKENIZER_CONFIG = {
     "eos_token": "<|im_end|>",
     "model_max_length": 262144,
     "pad_token": "<|endoftext|>",
@@ -83,10 +83,11 @@ _TOKENIZER_CONFIG = {
 }
 
 
-def _config(tokens: int, hidden_size: int, num_layers: int) -> dict[str, Any]:
-    text = {
+def text_config(*, vocab_size: int, hidden_size: int, num_layers: int) -> dict[str, Any]:
+    """The tower's part of `config.json`: the published structure at toy widths."""
+    return {
         "model_type": "qwen3_5_text",
-        "vocab_size": math.ceil(tokens / VOCAB_MULTIPLE) * VOCAB_MULTIPLE,
+        "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "intermediate_size": 2 * hidden_size,
         "num_hidden_layers": num_layers,
@@ -112,10 +113,14 @@ def _config(tokens: int, hidden_size: int, num_layers: int) -> dict[str, Any]:
         },
         "tie_word_embeddings": False,
     }
+
+
+def _config(tokens: int, hidden_size: int, num_layers: int) -> dict[str, Any]:
+    vocab_size = math.ceil(tokens / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     return {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "model_type": "qwen3_5",
-        "text_config": text,
+        "text_config": text_config(vocab_size=vocab_size, hidden_size=hidden_size, num_layers=num_layers),
         "tie_word_embeddings": False,
         "vision_config": {"model_type": "qwen3_5", "depth": 1, "hidden_size": 16, "out_hidden_size": hidden_size},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,8 +15,8 @@ from magi2.media.frames import to_uint8
 from tools.demo_checkpoint.picture import draw_frames
 from tools.demo_checkpoint.prompts import held_out_rows
 from tools.demo_checkpoint.reading import Request, read_caption
-from tools.demo_checkpoint.scenes import MOTIONS, Scene, draw_scene
-from tools.demo_checkpoint.takes import draw_take
+from tools.demo_checkpoint.scenes import Scene, draw_scene
+from tools.demo_checkpoint.takes import draw_pictured
 from tools.demo_checkpoint.wordings import FIGURE_STYLES, write_caption
 
 Kind = Literal["preview", "refined", "image"]
@@ -79,13 +79,10 @@ def _from_images(count: int, *, seeds_per_prompt: int, rng: random.Random, image
 
 def draw_reference(scene: Scene, rng: random.Random, path: Path) -> None:
     """A PNG of the scene's shape and colours at `path`, from any moment of any motion."""
-    motions = [motion for motion in MOTIONS if replace(scene, motion=motion, sound="low").is_possible]
-    take = draw_take(replace(scene, motion=rng.choice(motions)), rng)
-    frames = draw_frames(
-        take, height=IMAGE_HEIGHT, width=2 * IMAGE_HEIGHT, fps=IMAGE_FPS, frame_count=1 + rng.randrange(IMAGE_FRAMES)
-    )
+    take, frame = draw_pictured(scene, rng), rng.randrange(IMAGE_FRAMES)
+    frames = draw_frames(take, height=IMAGE_HEIGHT, width=2 * IMAGE_HEIGHT, fps=IMAGE_FPS, frame_count=1, first=frame)
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(to_uint8(frames[:, :, -1:])[0].numpy()).save(path)
+    Image.fromarray(to_uint8(frames)[0].numpy()).save(path)
 
 
 def write_batch(wanted: Sequence[Wanted], path: Path) -> None:

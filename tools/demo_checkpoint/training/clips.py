@@ -20,8 +20,8 @@ from magi2.models.preview.coordinates import Size
 from magi2.models.text_encoder.encoder import TextEncoder, TextEncoding, load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
 from tools.demo_checkpoint.audio_latents import audio_latents
-from tools.demo_checkpoint.scenes import MOTIONS, Scene, draw_scene
-from tools.demo_checkpoint.takes import Take, draw_take
+from tools.demo_checkpoint.scenes import Scene, draw_scene
+from tools.demo_checkpoint.takes import draw_pictured, draw_take
 from tools.demo_checkpoint.training.batches import Batch
 from tools.demo_checkpoint.training.captions import FIGURE_SHARE, draw_text
 from tools.demo_checkpoint.training.rows import BatchShape
@@ -86,14 +86,8 @@ def make_clips(job: Job) -> Made:
 
 def draw_image(scene: Scene, rng: random.Random, height: int, width: int) -> Tensor:
     """Latents [1, 48, 1, h, w] of a picture of another take: same shape, size and colours, any motion and moment."""
-    take = draw_take(scene, rng)
-    motion = rng.choice([motion for motion in MOTIONS if motion != "spin" or scene.shape != "circle"])
-    other = Take(
-        Scene(scene.shape, scene.colour, scene.background, scene.size, scene.speed, motion, "silence"),
-        take.place_x,
-        take.place_y,
-    )
-    return image_latents(other, height=height, width=width, seconds=rng.uniform(0.0, CLIP_SECONDS))
+    take = draw_pictured(scene, rng)
+    return image_latents(take, height=height, width=width, seconds=rng.uniform(0.0, CLIP_SECONDS))
 
 
 @dataclass(frozen=True, eq=False)

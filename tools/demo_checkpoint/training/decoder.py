@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from magi2.models.turbo_vae.config import TurboDecoderConfig
+from magi2.media.files import partial_file
+from magi2.models.turbo_vae.config import TINY_TURBO_DECODER
 from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.turbo_vae.layers import ResidualBlock, Upsampler
 from magi2.models.turbo_vae.loading import CONFIG_NAME, WEIGHTS_NAME, load_turbo_decoder
@@ -35,18 +36,7 @@ from tools.demo_checkpoint.video_latents import DISTANCE_CHANNELS, FRAMES_PER_LA
 logger = logging.getLogger(__name__)
 
 FOLDER = "turbo_vae"
-CONFIG = TurboDecoderConfig(
-    decoder_block_out_channels=(16, 24, 32, 48),
-    decoder_layers_per_block=(1, 1, 1, 1, 1),
-    decoder_spatio_temporal_scaling=(False, True, True, True),
-    decoder_spatio_only=(False, True, False, False),
-    decoder_is_dw_conv=(False, False, False, False, False),
-    decoder_dw_kernel_size=5,
-    patch_size=2,
-    use_unpatchify=True,
-    first_chunk_size=7,
-    step_size=7,
-)
+CONFIG = replace(TINY_TURBO_DECODER, decoder_block_out_channels=(16, 24, 32, 48))
 RATES = LearningRates(matrices=8e-4, others=1e-3)
 BATCH = 4
 CROP = 4
@@ -100,9 +90,8 @@ def write_decoder(folder: Path, tensors: dict[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG_NAME).write_text(json.dumps(asdict(CONFIG), indent=1) + "\n", encoding="utf-8")
     rounded = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors.items()}
-    unfinished = folder / (WEIGHTS_NAME + ".part")
-    torch.save({"ema_state_dict": rounded}, unfinished)
-    unfinished.replace(folder / WEIGHTS_NAME)
+    with partial_file(folder / WEIGHTS_NAME) as partial:
+        torch.save({"ema_state_dict": rounded}, partial)
 
 
 def draw_window(rng: random.Random, generator: torch.Generator, *, is_first: bool) -> Window:

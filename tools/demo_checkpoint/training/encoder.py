@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from magi2.media.files import partial_file
 from magi2.media.frames import to_uint8
 from magi2.media.image import prepare_reference
 from magi2.models.video_vae.config import WanVaeConfig
@@ -75,9 +76,8 @@ def write_encoder(path: Path, tensors: dict[str, Tensor]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     decoder = {name: torch.zeros_like(tensor) for name, tensor in WanDecoder(CONFIG).state_dict().items()}
     rounded = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in (tensors | decoder).items()}
-    unfinished = path.with_suffix(".part")
-    torch.save(rounded, unfinished)
-    unfinished.replace(path)
+    with partial_file(path) as partial:
+        torch.save(rounded, partial)
 
 
 def draw_image(rng: random.Random, generator: torch.Generator) -> tuple[Tensor, Tensor]:

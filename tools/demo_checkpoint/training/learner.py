@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from tools.demo_checkpoint.training.average import MovingAverage
 from tools.demo_checkpoint.training.muon import Muon
 from tools.demo_checkpoint.training.pace import Pace
 
@@ -32,7 +33,7 @@ class Learner:
     """
 
     def __init__(self, module: nn.Module, rates: LearningRates, *, stacks: Mapping[str, int] | None = None) -> None:
-        self.module, self.rates, self.step_count = module, rates, 0
+        self.module, self.rates = module, rates
         matrices: dict[int, list[nn.Parameter]] = {}
         others = []
         for name, parameter in module.named_parameters():
@@ -46,7 +47,7 @@ class Learner:
         muon = Muon([{"params": group, "sets": count} for count, group in matrices.items()], lr=rates.matrices)
         adam = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.98), weight_decay=0.0)
         self._optimisers = ((muon, rates.matrices), (adam, rates.others))
-        self.averaged = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        self._average = MovingAverage(module.state_dict(), keep=AVERAGE, head_start=10)
 
     def update(self, pace: Pace) -> None:
         """Learn from the gradients at the rate that fits the run's pace, and clear them."""
@@ -57,12 +58,9 @@ class Learner:
                 group["lr"] = rate * share
             optimiser.step()
             optimiser.zero_grad()
-        self.step_count += 1
-        self._average()
+        self._average.update(self.module.state_dict())
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        """Early averages follow closely, so that the start is soon forgotten."""
-        keep = min(AVERAGE, (self.step_count + 1) / (self.step_count + 10))
-        current = self.module.state_dict()
-        torch._foreach_lerp_(list(self.averaged.values()), [current[name] for name in self.averaged], 1 - keep)
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The moving average of the weights under their names."""
+        return self._average.tensors

@@ -20,7 +20,7 @@ from magi2.models.layers import swiglu7_pair
 from magi2.models.preview.attention import Sequences, split_qkv
 from magi2.models.preview.expert_share import ExpertShare
 from magi2.models.preview.mhc import mhc_coefficients
-from magi2.models.preview.moe import Routes
+from magi2.models.preview.moe import Routes, choose_routes
 from magi2.models.preview.ops import PreviewOps
 from tools.demo_checkpoint.training.rows import ClipRows
 
@@ -104,12 +104,7 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, normalise: bool, sc
     """The experts of `x` [N, M, D] and their weights, as `magi2.models.preview.moe.route` chooses them."""
     num_heads = x.shape[1]
     logits_MNE = torch.bmm(x.float().transpose(0, 1), gate.view(num_heads, -1, x.shape[2]).transpose(1, 2))
-    scores_MNE = torch.sigmoid(logits_MNE)
-    expert_ids = (scores_MNE + bias.view(num_heads, 1, -1)).topk(top_k, dim=-1).indices
-    weights = scores_MNE.gather(-1, expert_ids)
-    if normalise:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return Routes(expert_ids, weights * scale)
+    return choose_routes(torch.sigmoid(logits_MNE), bias, top_k, normalise, scale)
 
 
 def run_all_experts(

@@ -7,11 +7,11 @@ import logging
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from magi2.config.strict import validate
 from magi2.models.checkpoint import SINGLE_NAME
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.loading import init_random_, load_refiner
@@ -129,10 +129,7 @@ def write_refiner(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 def demo_config() -> RefinerConfig:
     """The architecture that the demo's profiles name."""
-    values: dict[str, Any] = json.loads(CONFIG_FILE.read_text(encoding="utf-8"))
-    for name in ("mm_layers", "window_block", "window_radius"):
-        values[name] = tuple(values[name])
-    return RefinerConfig(**values)
+    return validate(RefinerConfig, json.loads(CONFIG_FILE.read_text(encoding="utf-8")), CONFIG_FILE.name)
 
 
 def _prepare_lessons(text_encoder: Path, count: int, rng: random.Random, device: torch.device) -> list[Lesson]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
 
 from magi2.models.checkpoint import SINGLE_NAME
+from magi2.models.text_encoder.tiny import TOKENIZER_CONFIG, text_config
 from magi2.models.text_encoder.tokenizer import PromptTokenizer, load_prompt_tokenizer
 from magi2.models.text_encoder.tower import PREFIX, SKIPPED_LAYERS
 from tools.demo_checkpoint.reading import Request, read_caption
@@ -54,42 +53,8 @@ EMBEDDING_DEVIATION = 0.5
 CLIP_NORM = 1.0
 MEASURED_TEXTS = 1536
 
-TEXT_CONFIG: Mapping[str, Any] = {
-    "model_type": "qwen3_5_text",
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": HIDDEN_SIZE,
-    "intermediate_size": 2 * HIDDEN_SIZE,
-    "num_hidden_layers": 6,
-    "layer_types": [*["linear_attention"] * 3, "full_attention", *["linear_attention"] * 2],
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "attn_output_gate": True,
-    "attention_bias": False,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_conv_kernel_dim": 4,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 8192,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 1e7,
-        "partial_rotary_factor": 0.25,
-        "mrope_section": [2, 1, 1],
-        "mrope_interleaved": True,
-    },
-    "tie_word_embeddings": False,
-}
+TEXT_CONFIG = text_config(vocab_size=VOCAB_SIZE, hidden_size=HIDDEN_SIZE, num_layers=6)
 """The last two layers are never run, and nothing is stored of them."""
-TOKENIZER_CONFIG = {
-    "eos_token": "<|im_end|>",
-    "model_max_length": 262144,
-    "pad_token": "<|endoftext|>",
-    "tokenizer_class": "TokenizersBackend",
-}
 
 
 @dataclass(frozen=True)

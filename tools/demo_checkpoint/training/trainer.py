@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from magi2.models.preview.grouped import GroupedLinear
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
+from tools.demo_checkpoint.training.average import MovingAverage
 from tools.demo_checkpoint.training.balance import ExpertBalance
 from tools.demo_checkpoint.training.batches import Batch, clip_rows
 from tools.demo_checkpoint.training.flow import AUDIO_WEIGHT, draw_sigmas, flow_loss
@@ -27,18 +28,16 @@ CLIP_NORM = 1.0
 class PreviewTrainer:
     """Trains `model` in place on batches of one layout. Optimisers work on fp32 copies, whatever it computes in.
 
-    `averaged` holds the moving average of the weights under the published names: what is shipped in the end.
     `generator` is on the model's device. A step reads nothing back to the host.
     """
 
     def __init__(self, model: PreviewModel, layout: ClipLayout, *, generator: torch.Generator) -> None:
         self.model, self.layout, self.generator = model, layout, generator
-        self.step_count = 0
         self.balance = ExpertBalance(model, training_ops(), clip_rows(layout).is_token())
         self._masters = {name: nn.Parameter(p.detach().float().clone()) for name, p in model.named_parameters()}
         self._optimisers = _optimisers(model, self._masters)
         self._base_rates = [[group["lr"] for group in one.param_groups] for one in self._optimisers]
-        self.averaged = {name: tensor.detach().float().clone() for name, tensor in model.state_dict().items()}
+        self._average = MovingAverage(model.state_dict(), keep=AVERAGE, head_start=20)
 
     def step(self, batch: Batch, *, rate: float) -> tuple[Tensor, Tensor]:
         """Learn from one batch with freshly drawn noise; gives the losses (video, audio) before the update.
@@ -67,19 +66,16 @@ class PreviewTrainer:
             for group, base in zip(optimiser.param_groups, base_rates, strict=True):
                 group["lr"] = base * rate
             optimiser.step()
-        self.step_count += 1
         self.balance.rebalance()
         with torch.no_grad():
             for name, master in self._masters.items():
                 parameters[name].copy_(master)
-            self._average()
+        self._average.update(self.model.state_dict() | self._masters)
 
-    def _average(self) -> None:
-        """Early averages follow closely, so that the start is soon forgotten."""
-        keep = min(AVERAGE, (self.step_count + 1) / (self.step_count + 20))
-        current = self.model.state_dict() | self._masters
-        for name, average in self.averaged.items():
-            average.lerp_(current[name].float(), 1 - keep)
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The moving average of the weights under the published names: what is shipped in the end."""
+        return self._average.tensors
 
 
 def _optimisers(model: PreviewModel, masters: dict[str, nn.Parameter]) -> tuple[Muon, torch.optim.AdamW]:
