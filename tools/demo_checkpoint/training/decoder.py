@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from tools.demo_checkpoint.picture import draw_frames, scene_colours
 from tools.demo_checkpoint.scenes import draw_scene
 from tools.demo_checkpoint.takes import Take, draw_take, track
 from tools.demo_checkpoint.training.autoencoder import decoder_loss, edge_weights
+from tools.demo_checkpoint.training.drawing import draw_batches, drawing_processes
 from tools.demo_checkpoint.training.learner import Learner, LearningRates
 from tools.demo_checkpoint.training.pace import Pace
 from tools.demo_checkpoint.video_latents import DISTANCE_CHANNELS, FRAMES_PER_LATENT, video_latents
@@ -46,18 +47,23 @@ WINDOW = 3
 NOISE = 0.2
 """Largest deviation of the noise that latents carry. Each crop has its own, mostly little: much of it blurs edges."""
 CELL = 16
-DEFAULT_STEPS = 10_000
+DEFAULT_STEPS = 14_000
 SIZES = ((4, 12.5, 32), (8, 25.0, 63))
 """Cells high, frames per second and latents of a clip, of a preview and of a refined one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """What one crop shows: latents [1, 48, T, h, w], pixels [1, 3, F, 16 h, 16 w] and the pixels' weights."""
+    """What B crops show: latents [B, 48, T, h, w], pixels [B, 3, F, 16 h, 16 w] and the pixels' weights."""
 
     latents: Tensor
     pixels: Tensor
     weights: Tensor
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it begins its clip, whose first latent holds one frame."""
+        return self.pixels.shape[2] < FRAMES_PER_LATENT * self.latents.shape[2]
 
 
 def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> None:
@@ -65,18 +71,13 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
 
     Continues from the weights that are there, if any are.
     """
-    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    decoder = _start(folder / FOLDER, generator).to(device).requires_grad_(True)
+    decoder = _start(folder / FOLDER, torch.Generator().manual_seed(seed)).to(device).requires_grad_(True)
     learner = Learner(decoder, RATES)
-    for step in pace:
-        is_first = step % 2 == 0
-        windows = [draw_window(rng, generator, is_first=is_first) for _ in range(BATCH)]
-        latents, pixels, weights = (
-            torch.cat([getattr(window, name) for window in windows]).to(device)
-            for name in ("latents", "pixels", "weights")
-        )
+    batches = draw_batches(draw_windows, seed=seed, processes=drawing_processes(device))
+    for _, batch in zip(pace, batches, strict=False):
+        latents, pixels, weights = (part.to(device) for part in (batch.latents, batch.pixels, batch.weights))
         with torch.autocast(device.type, torch.bfloat16):
-            loss = decoder_loss(decoder, latents, pixels, weights, is_first=is_first)
+            loss = decoder_loss(decoder, latents, pixels, weights, is_first=batch.is_first)
         loss.backward()  # type: ignore[no-untyped-call]
         learner.update(pace)
         pace.report("turbo decoder", loss=loss.detach())
@@ -92,6 +93,13 @@ def write_decoder(folder: Path, tensors: dict[str, Tensor]) -> None:
     rounded = {name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in tensors.items()}
     with partial_file(folder / WEIGHTS_NAME) as partial:
         torch.save({"ema_state_dict": rounded}, partial)
+
+
+def draw_windows(rng: random.Random, generator: torch.Generator, number: int) -> Window:
+    """A batch of crops: every second one of beginnings."""
+    windows = [draw_window(rng, generator, is_first=number % 2 == 0) for _ in range(BATCH)]
+    parts = ([getattr(window, field.name) for window in windows] for field in fields(Window))
+    return Window(*map(torch.cat, parts))
 
 
 def draw_window(rng: random.Random, generator: torch.Generator, *, is_first: bool) -> Window:

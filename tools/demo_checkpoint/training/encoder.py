@@ -28,6 +28,7 @@ from tools.demo_checkpoint.picture import draw_frames, scene_colours
 from tools.demo_checkpoint.scenes import draw_scene
 from tools.demo_checkpoint.takes import draw_take
 from tools.demo_checkpoint.training.autoencoder import encoder_loss
+from tools.demo_checkpoint.training.drawing import draw_batches, drawing_processes
 from tools.demo_checkpoint.training.learner import Learner, LearningRates
 from tools.demo_checkpoint.training.pace import Pace
 from tools.demo_checkpoint.video_latents import image_latents
@@ -38,7 +39,7 @@ FILE = Path("vae") / "Wan2.2_VAE.pth"
 CONFIG = WanVaeConfig(encoder_channels=12, decoder_channels=1, channel_multipliers=(1, 2, 2, 2), encoder_blocks=1)
 """Twelve channels hold all of two by two pixels; with fewer, corners of small shapes come out round."""
 RATES = LearningRates(matrices=4e-3, others=2e-3)
-DEFAULT_STEPS = 10_000
+DEFAULT_STEPS = 14_000
 BATCH = 8
 CELLS_HIGH = 4
 CELL = 16
@@ -54,15 +55,13 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
 
     Continues from the weights that are there, if any are.
     """
-    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    encoder = _start(folder / FILE, generator).to(device)
+    encoder = _start(folder / FILE, torch.Generator().manual_seed(seed)).to(device)
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(TIME_ONLY not in name)
     learner = Learner(encoder, RATES)
-    for _ in pace:
-        images = [draw_image(rng, generator) for _ in range(BATCH)]
-        pixels, latents = (torch.cat(parts).to(device) for parts in zip(*images, strict=True))
-        loss = encoder_loss(encoder, pixels, latents)
+    batches = draw_batches(draw_images, seed=seed, processes=drawing_processes(device))
+    for _, (pixels, latents) in zip(pace, batches, strict=False):
+        loss = encoder_loss(encoder, pixels.to(device), latents.to(device))
         loss.backward()  # type: ignore[no-untyped-call]
         learner.update(pace)
         pace.report("image encoder", loss=loss.detach())
@@ -78,6 +77,12 @@ def write_encoder(path: Path, tensors: dict[str, Tensor]) -> None:
     rounded = {name: tensor.to("cpu", torch.bfloat16) for name, tensor in (tensors | decoder).items()}
     with partial_file(path) as partial:
         torch.save(rounded, partial)
+
+
+def draw_images(rng: random.Random, generator: torch.Generator, _: int) -> tuple[Tensor, Tensor]:
+    """A batch of images: pixels [B, 3, 1, 64, 128] and latents [B, 48, 1, 4, 8]."""
+    pixels, latents = zip(*(draw_image(rng, generator) for _ in range(BATCH)), strict=True)
+    return torch.cat(pixels), torch.cat(latents)
 
 
 def draw_image(rng: random.Random, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -68,12 +68,12 @@ def _write_audio(folder: Path, options: Options) -> None:
 
 
 def _train_encoder(folder: Path, options: Options) -> None:
-    pace = options.pace(seconds=120, steps=encoder.DEFAULT_STEPS)
+    pace = options.pace(seconds=180, steps=encoder.DEFAULT_STEPS)
     encoder.train(folder, device=options.device, pace=pace, seed=options.seed)
 
 
 def _train_decoder(folder: Path, options: Options) -> None:
-    pace = options.pace(seconds=180, steps=decoder.DEFAULT_STEPS)
+    pace = options.pace(seconds=300, steps=decoder.DEFAULT_STEPS)
     decoder.train(folder, device=options.device, pace=pace, seed=options.seed)
 
 
