@@ -1,18 +1,16 @@
 """Render a batch the way a deployment does, on this machine and without GPU: `python -m tools.demo`.
 
 Everything is kept under out/: Airflow's home, the artifact store, the finished clips and one picture of them all. A
-second run finds every stage in the store and computes nothing. By default it renders examples/demo.jsonl on random
-tiny weights. Clips whose prompt is in the words of tools/demo_checkpoint are measured against it. With --ui the page
-stays up until it is interrupted.
+second run finds every stage in the store and computes nothing. By default it renders examples/shapes.jsonl with the
+weights of examples/demo_checkpoint. Clips whose prompt is in the words of tools/demo_checkpoint are measured against
+it. With --ui the page stays up until it is interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ from magi2.artifacts.store import ArtifactStore
 from tools.demo_clips import export_clips, judgement, write_sheet
 from tools.local_airflow import FINISHED, REPOSITORY, LocalAirflow, is_free
 
+EXAMPLES = REPOSITORY / "examples"
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
 TIMEOUT_S = 900.0
 UI_PORT = 8080
@@ -35,17 +34,16 @@ def main() -> int:
     """Run the demonstration; 0 when its run succeeded. The last line is one JSON object with what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out", help="folder for everything")
-    parser.add_argument("--batch", type=Path, default=REPOSITORY / "examples" / "demo.jsonl", help="batch file")
-    parser.add_argument("--profile", default="tiny", help="profile of rows that name none")
-    parser.add_argument("--checkpoint", type=Path, help="weights; by default random tiny ones, made in the folder")
+    parser.add_argument("--batch", type=Path, default=EXAMPLES / "shapes.jsonl", help="batch file")
+    parser.add_argument("--profile", default="demo", help="profile of rows that name none")
+    parser.add_argument("--checkpoint", type=Path, default=EXAMPLES / "demo_checkpoint", help="weights")
     parser.add_argument("--ui", action="store_true", help="keep Airflow's page up afterwards")
     arguments = parser.parse_args()
     out, batch = arguments.out.absolute(), arguments.batch.absolute()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that Airflow is stopped too
-    checkpoint = arguments.checkpoint.absolute() if arguments.checkpoint else make_weights(out / "checkpoint")
     with LocalAirflow(
         out / "airflow",
-        environment=settings(out, checkpoint),
+        environment=settings(out, arguments.checkpoint.absolute()),
         port=UI_PORT if arguments.ui and is_free(UI_PORT) else None,
     ) as airflow:
         say(f"Airflow's page while this runs: {airflow.url} (make ui keeps it up)")
@@ -62,21 +60,6 @@ def settings(out: Path, checkpoint: Path) -> dict[str, str]:
     inbox.mkdir(parents=True, exist_ok=True)
     folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", "MAGI2_INBOX": inbox}
     return {"OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
-
-
-def make_weights(folder: Path) -> Path:
-    """The folder with random weights in the published layout, made unless it is there; it is whole or not at all."""
-    if folder.exists():
-        return folder
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    say("making random tiny weights")
-    subprocess.run(
-        [sys.executable, "-m", "magi2.cli.main", "checkpoint", "make-tiny", str(partial), "--seed", "1"],
-        check=True,
-        stdout=sys.stderr,
-    )
-    return partial.rename(folder)
 
 
 def render(airflow: LocalAirflow, batch: Path, out: Path, *, profile: str) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,4 @@
-"""With S3 and PostgreSQL in place of the defaults: the demonstration batch through the real DAG, and a kill."""
+"""With S3 and PostgreSQL in place of the defaults: an example batch through the real DAG, and a kill."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tools.demo_clips import export_clips
 
 pytestmark = [pytest.mark.airflow, pytest.mark.servers]
 
-DEMO = Task(Path(__file__).parents[2] / "examples" / "demo.jsonl", "tiny", ())
+EXAMPLES = Task(Path(__file__).parents[2] / "examples" / "tiny.jsonl", "tiny", ())
 
 
 @pytest.fixture(scope="module")
 def rendered(server_site: Site) -> str:
     """A run of the batch, whose last row names a picture that is not there."""
-    run_id = server_site.start(DEMO, on_bad_rows="skip", failure_limit=1)
+    run_id = server_site.start(EXAMPLES, on_bad_rows="skip", failure_limit=1)
     assert server_site.wait(run_id) == "success"
     return run_id
 
@@ -51,7 +51,7 @@ def test_all_good_rows_are_rendered(server_site: Site, rendered: str, tmp_path: 
 
 
 def test_second_run_computes_nothing(server_site: Site, rendered: str) -> None:
-    run_id = server_site.start(DEMO, on_bad_rows="skip", failure_limit=1)
+    run_id = server_site.start(EXAMPLES, on_bad_rows="skip", failure_limit=1)
     assert server_site.wait(run_id) == "success"
     report = find_report(server_site.store, run_id)
     assert report is not None

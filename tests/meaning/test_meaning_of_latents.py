@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from meaning_demo import CHECKPOINT, demo_profile, demo_settings, needs
+from meaning_demo import CHECKPOINT, demo_profile, demo_settings
 from PIL import Image
 from render_helpers import make_clip, states
 from torch import Tensor
@@ -41,10 +41,7 @@ from tools.demo_checkpoint.takes import Take
 from tools.demo_checkpoint.video_latents import draw_from_latents, video_latents
 
 WRITTEN = ("turbo_vae", "audio_vae", "video_vae")
-pytestmark = [
-    needs("turbo_vae/checkpoint.ckpt", "vae/Wan2.2_VAE.pth", "stable-audio-open-1.0/model.safetensors"),
-    pytest.mark.slow,
-]
+pytestmark = pytest.mark.slow
 
 BOUNCE = "A small yellow triangle bounces quickly on the floor on a blue background, with a beep at every bounce."
 PREVIEWS = [
