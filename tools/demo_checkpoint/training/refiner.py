@@ -45,7 +45,6 @@ SIGMAS = tuple(FlowUniPC(5, 5.0).sigmas[:-1].tolist())
 """The noise levels at which rendering asks the refiner."""
 UNCONDITIONAL_SHARE = 0.25
 """Guidance doubles what the text changes, so without a text the refiner must be nearly as good."""
-COMPILED_VARIANTS = 64
 PREVIEW_NOISE = 0.15
 """Largest deviation of what a preview has wrong; each clip has its own."""
 
@@ -64,7 +63,6 @@ def train(
     device: torch.device,
     pace: Pace,
     seed: int = 0,
-    compiled: bool = False,
     batch_size: int = BATCH_SIZE,
     clip_count: int = CLIP_COUNT,
     latent_frames: int = LATENT_FRAMES,
@@ -72,17 +70,12 @@ def train(
     """Train on `folder`/text_encoder and write `folder`/refiner: averaged weights, every minute and in the end.
 
     Continues from the weights that are there, if any are. `latent_frames` are those of a refined clip, an odd number.
-    `compiled` compiles each layer, which takes minutes at the first steps and pays only in long runs.
     """
     rng, generator = random.Random(seed), torch.Generator(device).manual_seed(seed)
     lessons = _prepare_lessons(folder / TEXT_FOLDER, clip_count, rng, device)
     model = _start(folder / FOLDER, seed).to(device)
     model.use_ops(training_ops())
     choose_parameters(model)
-    if compiled:
-        torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
-        for layer in model.block.layers:
-            layer.compile()
     stacks = {f"{name}.weight": part.experts for name, part in model.named_modules() if isinstance(part, StackedLinear)}
     learner = Learner(model, RATES, stacks=stacks)
     grid = model.prepare_grid((latent_frames, CELLS_HIGH, 2 * CELLS_HIGH))

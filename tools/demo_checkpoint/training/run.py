@@ -91,7 +91,6 @@ def _train_preview(folder: Path, options: Options) -> None:
 
 
 def _train_refiner(folder: Path, options: Options) -> None:
-    # As it is: texts of every length would compile again and again, for steps that take hundredths of a second.
     pace = options.pace(seconds=240, steps=refiner.DEFAULT_STEPS)
     refiner.train(folder, device=options.device, pace=pace, seed=options.seed)
 
