@@ -55,11 +55,11 @@ def main() -> int:
 
 
 def settings(out: Path, checkpoint: Path) -> dict[str, str]:
-    """The deployment: store and inbox in `out`. More threads than one only get in each other's way here."""
+    """The deployment: store and inbox in `out`, no accelerator. Threads would only get in each other's way here."""
     inbox = out / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
     folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", "MAGI2_INBOX": inbox}
-    return {"OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
+    return {"MAGI2_DEVICE": "cpu", "OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
 
 
 def render(airflow: LocalAirflow, batch: Path, out: Path, *, profile: str) -> tuple[dict[str, Any], str]:

@@ -146,7 +146,7 @@ def test_clip_of_another_shard_and_layout_means_the_same(
         [clip],
         {clip.profile_digest: profiles[clip.profile_digest]},
         lambda profile: (StageName.PREVIEW,),
-        lambda stage: ParallelLayout.parse("sp2"),
+        lambda stage: ParallelLayout.parse("sp1.cfg2.ep2"),
         store=LocalStore(store),
         settings=Settings.from_environment(),
         progress=Silent(),
