@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import islice
 
 import torch
@@ -36,7 +37,7 @@ def test_processes_draw_different_batches_and_the_same_every_time() -> None:
 
 
 def test_windows_arrive_whole_from_another_process_and_every_second_begins_its_clip() -> None:
-    windows: list[Window] = list(islice(draw_batches(draw_windows, seed=5, processes=1), 3))
+    windows: list[Window] = list(islice(draw_batches(partial(draw_windows, 4), seed=5, processes=1), 3))
     assert [window.is_first for window in windows] == [True, False, True]
     assert [tuple(window.pixels.shape) for window in windows[:2]] == [(4, 3, 9, 64, 64), (4, 3, 12, 64, 64)]
     assert all(window.latents.shape == (4, 48, 3, 4, 4) for window in windows)

@@ -42,7 +42,7 @@ def seeded(seed: int = 51) -> torch.Generator:
 def test_the_decoder_is_written_as_rendering_loads_it_and_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder, "BATCH", 1)
+    monkeypatch.setattr(decoder, "CPU_BATCH", 1)
     decoder.train(tmp_path, device=CPU, pace=Pace(steps=1))
     first = load_turbo_decoder(tmp_path / decoder.FOLDER, device="cpu")
     decoder.train(tmp_path, device=CPU, pace=Pace(steps=1))

@@ -13,6 +13,7 @@ import json
 import logging
 import random
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,7 +40,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "turbo_vae"
 CONFIG = replace(TINY_TURBO_DECODER, decoder_block_out_channels=(16, 24, 32, 48))
 RATES = LearningRates(matrices=8e-4, others=1e-3)
-BATCH = 4
+CPU_BATCH, ACCELERATOR_BATCH = 4, 16
+"""Crops of a step. An accelerator that waits for launches has the larger one for nothing."""
 CROP = 4
 """Cells along a crop's sides: the whole height of a preview, and as much as the largest shape is high when refined."""
 WINDOW = 3
@@ -73,7 +75,8 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
     """
     decoder = _start(folder / FOLDER, torch.Generator().manual_seed(seed)).to(device).requires_grad_(True)
     learner = Learner(decoder, RATES)
-    batches = draw_batches(draw_windows, seed=seed, processes=drawing_processes(device))
+    draw = partial(draw_windows, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
+    batches = draw_batches(draw, seed=seed, processes=drawing_processes(device))
     for _, batch in zip(pace, batches, strict=False):
         latents, pixels, weights = (part.to(device) for part in (batch.latents, batch.pixels, batch.weights))
         with torch.autocast(device.type, torch.bfloat16):
@@ -95,9 +98,9 @@ def write_decoder(folder: Path, tensors: dict[str, Tensor]) -> None:
         torch.save({"ema_state_dict": rounded}, partial)
 
 
-def draw_windows(rng: random.Random, generator: torch.Generator, number: int) -> Window:
-    """A batch of crops: every second one of beginnings."""
-    windows = [draw_window(rng, generator, is_first=number % 2 == 0) for _ in range(BATCH)]
+def draw_windows(count: int, rng: random.Random, generator: torch.Generator, number: int) -> Window:
+    """A batch of `count` crops: every second one of beginnings."""
+    windows = [draw_window(rng, generator, is_first=number % 2 == 0) for _ in range(count)]
     parts = ([getattr(window, field.name) for window in windows] for field in fields(Window))
     return Window(*map(torch.cat, parts))
 

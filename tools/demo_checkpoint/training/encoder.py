@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,7 +41,8 @@ CONFIG = WanVaeConfig(encoder_channels=12, decoder_channels=1, channel_multiplie
 """Twelve channels hold all of two by two pixels; with fewer, corners of small shapes come out round."""
 RATES = LearningRates(matrices=4e-3, others=2e-3)
 DEFAULT_STEPS = 14_000
-BATCH = 8
+CPU_BATCH, ACCELERATOR_BATCH = 8, 32
+"""Images of a step. An accelerator that waits for launches has the larger one for nothing."""
 CELLS_HIGH = 4
 CELL = 16
 LONGEST_S = 10.0
@@ -59,7 +61,8 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(TIME_ONLY not in name)
     learner = Learner(encoder, RATES)
-    batches = draw_batches(draw_images, seed=seed, processes=drawing_processes(device))
+    draw = partial(draw_images, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
+    batches = draw_batches(draw, seed=seed, processes=drawing_processes(device))
     for _, (pixels, latents) in zip(pace, batches, strict=False):
         loss = encoder_loss(encoder, pixels.to(device), latents.to(device))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -79,9 +82,9 @@ def write_encoder(path: Path, tensors: dict[str, Tensor]) -> None:
         torch.save(rounded, partial)
 
 
-def draw_images(rng: random.Random, generator: torch.Generator, _: int) -> tuple[Tensor, Tensor]:
-    """A batch of images: pixels [B, 3, 1, 64, 128] and latents [B, 48, 1, 4, 8]."""
-    pixels, latents = zip(*(draw_image(rng, generator) for _ in range(BATCH)), strict=True)
+def draw_images(count: int, rng: random.Random, generator: torch.Generator, _: int) -> tuple[Tensor, Tensor]:
+    """A batch of `count` images: pixels [B, 3, 1, 64, 128] and latents [B, 48, 1, 4, 8]."""
+    pixels, latents = zip(*(draw_image(rng, generator) for _ in range(count)), strict=True)
     return torch.cat(pixels), torch.cat(latents)
 
 
