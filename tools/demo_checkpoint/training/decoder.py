@@ -9,11 +9,11 @@ the decoder mixes the colours it is told instead of remembering a palette.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import random
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -75,7 +75,7 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
     """
     decoder = _start(folder / FOLDER, torch.Generator().manual_seed(seed)).to(device).requires_grad_(True)
     learner = Learner(decoder, RATES)
-    draw = partial(draw_windows, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
+    draw = functools.partial(draw_windows, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
     batches = draw_batches(draw, seed=seed, processes=drawing_processes(device))
     for _, batch in zip(pace, batches, strict=False):
         latents, pixels, weights = (part.to(device) for part in (batch.latents, batch.pixels, batch.weights))

@@ -8,9 +8,9 @@ whole Wan decoder, which shares the file.
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,7 +61,7 @@ def train(folder: Path, *, device: torch.device, pace: Pace, seed: int = 0) -> N
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(TIME_ONLY not in name)
     learner = Learner(encoder, RATES)
-    draw = partial(draw_images, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
+    draw = functools.partial(draw_images, CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
     batches = draw_batches(draw, seed=seed, processes=drawing_processes(device))
     for _, (pixels, latents) in zip(pace, batches, strict=False):
         loss = encoder_loss(encoder, pixels.to(device), latents.to(device))
