@@ -2,7 +2,7 @@
 
 Everything is kept under out/: Airflow's home, the artifact store, the finished clips and one picture of them all. A
 second run finds every stage in the store and computes nothing. By default it renders examples/shapes.jsonl with the
-weights of examples/demo_checkpoint. Clips whose prompt is in the words of tools/demo_checkpoint are measured against
+weights of examples/demo_checkpoint. Clips whose prompt is in the words of demo_world are measured against
 it. With --ui the page stays up until it is interrupted.
 """
 

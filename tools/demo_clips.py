@@ -12,14 +12,14 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from demo_world.judge import judge_clip
+from demo_world.reading import read_caption
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import InputError
 from magi2.media.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 from magi2.rerun import batch_clips
 from magi2.types import StageName
-from tools.demo_checkpoint.judge import judge_clip
-from tools.demo_checkpoint.reading import read_caption
 
 NAME_LENGTH = 48
 FRAMES, CELL_WIDTH, MARGIN, LABEL_HEIGHT = 6, 240, 4, 22

@@ -16,6 +16,16 @@ from PIL import Image
 from render_helpers import make_clip, states
 from torch import Tensor
 
+from demo_world.audio_latents import audio_latents
+from demo_world.judge.form import measure_shape, measure_size
+from demo_world.judge.listening import Heard, listen_to
+from demo_world.judge.looking import Look, look, look_at
+from demo_world.judge.verdict import judge
+from demo_world.picture import draw_frames
+from demo_world.reading import read_caption
+from demo_world.scenes import Scene
+from demo_world.takes import Take
+from demo_world.video_latents import draw_from_latents, video_latents
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.tensors import save_tensors
@@ -29,16 +39,6 @@ from magi2.stages.prepare import prepare
 from magi2.stages.recipes import frame_rate
 from magi2.stages.render import render, run_stage
 from magi2.types import Clip, StageName
-from tools.demo_checkpoint.audio_latents import audio_latents
-from tools.demo_checkpoint.judge.form import measure_shape, measure_size
-from tools.demo_checkpoint.judge.listening import Heard, listen_to
-from tools.demo_checkpoint.judge.looking import Look, look, look_at
-from tools.demo_checkpoint.judge.verdict import judge
-from tools.demo_checkpoint.picture import draw_frames
-from tools.demo_checkpoint.reading import read_caption
-from tools.demo_checkpoint.scenes import Scene
-from tools.demo_checkpoint.takes import Take
-from tools.demo_checkpoint.video_latents import draw_from_latents, video_latents
 
 WRITTEN = ("turbo_vae", "audio_vae", "video_vae")
 pytestmark = pytest.mark.slow

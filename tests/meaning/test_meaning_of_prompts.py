@@ -19,17 +19,17 @@ import pytest
 from meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings
 from render_helpers import make_clip
 
+from demo_world.judge import Verdict
+from demo_world.measure.judged import Job, Judged, Work, make_and_judge
+from demo_world.measure.wanted import Kind, Wanted, draw_reference
+from demo_world.reading import read_caption
+from demo_world.scenes import Scene
 from magi2.artifacts.local import LocalStore
 from magi2.config.settings import Settings
 from magi2.parallel.layout import ParallelLayout
 from magi2.runtime.group_render import run_in_groups
 from magi2.stages.progress import Silent
 from magi2.types import Clip, StageName
-from tools.demo_checkpoint.judge import Verdict
-from tools.demo_checkpoint.measure.judged import Job, Judged, Work, make_and_judge
-from tools.demo_checkpoint.measure.wanted import Kind, Wanted, draw_reference
-from tools.demo_checkpoint.reading import read_caption
-from tools.demo_checkpoint.scenes import Scene
 
 pytestmark = pytest.mark.slow
 

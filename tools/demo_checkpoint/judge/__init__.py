@@ -1,5 +1,0 @@
-"""What a delivered clip shows and sounds like, measured on its decoded picture and sound, against what was asked."""
-
-from tools.demo_checkpoint.judge.verdict import Verdict, judge_clip
-
-__all__ = ["Verdict", "judge_clip"]
