@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,14 +15,12 @@ from pathlib import Path
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
+from tools.local_airflow import FINISHED, LocalAirflow
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "tools"))
-
-from local_airflow import FINISHED, LocalAirflow  # noqa: E402
 
 DAG_ID = "magi2_render_batch"
-STUB = "from operators.base import StageOperator\n\nStageOperator.worker_module = 'orchestration_worker'\n"
+STUB = "from operators.base import StageOperator\n\nStageOperator.worker_module = 'benchmarks.orchestration_worker'\n"
 
 
 def main() -> None:
@@ -55,7 +52,7 @@ def _airflow(folder: Path, parallelism: int) -> LocalAirflow:
     (dags / f"{DAG_ID}.py").write_text(wiring.replace(marker, marker + STUB, 1))
     environment = {
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": str(REPOSITORY),
         "MAGI2_CKPT_ROOT": str(folder / "checkpoint"),
         "MAGI2_STORE": str(folder / "store"),
     }

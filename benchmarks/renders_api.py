@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -34,11 +33,7 @@ from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
 from magi2.stages.captions import CAPTION
 from magi2.types import Clip, StageName
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "tools"))
-
-from local_airflow import LocalAirflow  # noqa: E402
+from tools.local_airflow import LocalAirflow
 
 LIVE = f"{0:016x}"
 FINISHED = [f"{number:016x}" for number in range(1, 10)]

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import setuptools  # noqa: F401  torch's compiler refuses to load it after somebody has imported Python's distutils
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.no_device_read import NoDeviceRead
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run in the interpreter; triton reads this when it is imported
@@ -36,20 +36,6 @@ def device() -> torch.device:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
     return device
-
-
-class NoDeviceRead(TorchDispatchMode):
-    """Refuses every operation that would make the host wait for an accelerator."""
-
-    waiting = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount", "_unique2")
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in self.waiting, f"{func} waits for the device"
-        if name in ("index", "index_put", "index_put_"):
-            indices = [index for index in args[1] if index is not None]
-            assert all(index.dtype not in (torch.bool, torch.uint8) for index in indices), f"{func} by a mask waits"
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(scope="session")

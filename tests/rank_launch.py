@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 600
 
 
-def launch(script: Path, worlds: Sequence[int], folder: Path) -> None:
-    """Run `script`, which calls `on_ranks`, for each number of ranks; what n ranks find they write into `folder`/n."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+def launch(module: str, worlds: Sequence[int], folder: Path) -> None:
+    """Run `module`, which calls `on_ranks`, for each number of ranks; what n ranks find they write into `folder`/n."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, str(script), str(folder), *map(str, worlds)],
+        [sys.executable, "-m", module, str(folder), *map(str, worlds)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -26,7 +27,7 @@ def launch(script: Path, worlds: Sequence[int], folder: Path) -> None:
 
 
 def on_ranks(work: Callable[[int, Path], None]) -> None:
-    """The main program of such a script: `work(ranks, folder)` in each rank, with the process group set up."""
+    """The main program of such a module: `work(ranks, folder)` in each rank, with the process group set up."""
     folder, worlds = Path(sys.argv[1]), map(int, sys.argv[2:])
     fork = multiprocessing.get_context("fork")
     for ranks in worlds:

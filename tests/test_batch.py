@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_helpers import CONFIGS
 
 from magi2.batch import Batch, Row, make_batch, read_batch, read_rows
 from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.errors import ConfigError, InputError
 from magi2.seeds import MAX_SEED, derive_seed
+from tests.render_helpers import CONFIGS
 
 PROFILES = {name: load_profile(name, CONFIGS) for name in ("tiny", "tiny-preview")}
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from render_helpers import flip_byte, make_clip, payload_file, small_profile, stored_files, truncate
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
@@ -41,6 +40,7 @@ from magi2.prompts.caption import Caption
 from magi2.rerun import batch_clips
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, StageName
+from tests.render_helpers import flip_byte, make_clip, payload_file, small_profile, stored_files, truncate
 
 FINGERPRINTS = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
 PROFILE = small_profile()

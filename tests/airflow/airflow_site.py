@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local_airflow import LocalAirflow
-
 from magi2.artifacts.local import LocalStore
+from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
 QUICK = ["preview.steps=1", "text.use_negative_prompt=false", "text.max_tokens=100"]

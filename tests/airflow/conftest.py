@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from airflow_site import Site
-from local_airflow import LocalAirflow
+from tests.airflow.airflow_site import Site
+from tools.local_airflow import LocalAirflow
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_airflow import LocalAirflow
 
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import Action, BatchRecord, BatchState, Catalog, ClipState, open_catalog
 from magi2.catalog.engine import FILE_NAME
+from tools.local_airflow import LocalAirflow
 
 pytestmark = pytest.mark.airflow
 SCRIPT = Path(__file__).with_name("asked_runs.py")

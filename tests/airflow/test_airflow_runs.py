@@ -12,11 +12,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
 
 from magi2.catalog import BatchState, ClipState, open_catalog
 from magi2.catalog.engine import FILE_NAME
 from magi2.catalog.verify import verify
+from tests.airflow.airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
 
 pytestmark = pytest.mark.airflow
 

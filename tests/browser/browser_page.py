@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pytest
-from browser_site import BrowserSite
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
+
+from tests.browser.browser_site import BrowserSite
 
 T = TypeVar("T")
 TIMEOUT_S = 20.0

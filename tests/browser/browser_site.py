@@ -11,13 +11,12 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from browser_batch import render_batch, write_rows
-from local_airflow import LocalAirflow
-
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, catalog_url, open_catalog
 from magi2.catalog.clips import ClipQuery
 from magi2.config.settings import Settings
 from magi2.types import Clip, StageName
+from tests.browser.browser_batch import render_batch, write_rows
+from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
 PASSWORDS = {"ann": "ann's word", "vic": "vic's word"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-from browser_page import Page, open_chromium
-from browser_site import BrowserSite
+from tests.browser.browser_page import Page, open_chromium
+from tests.browser.browser_site import BrowserSite
 
 
 @pytest.fixture(scope="session")

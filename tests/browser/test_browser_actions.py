@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from browser_page import Page
-from browser_site import LIVE, LIVE_RUN, BrowserSite
 from selenium.webdriver.common.keys import Keys
+
+from tests.browser.browser_page import Page
+from tests.browser.browser_site import LIVE, LIVE_RUN, BrowserSite
 
 pytestmark = pytest.mark.browser
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from browser_batch import MARKUP, TOO_LONG
-from browser_page import PHONE, Page
-from browser_site import BrowserSite
 from selenium.webdriver.common.keys import Keys
 
 import operators
+from tests.browser.browser_batch import MARKUP, TOO_LONG
+from tests.browser.browser_page import PHONE, Page
+from tests.browser.browser_site import BrowserSite
 
 pytestmark = pytest.mark.browser
 

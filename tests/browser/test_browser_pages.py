@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from browser_batch import FOX
-from browser_page import Page
-from browser_site import MANY, NIGHT_RUN, WATCHED, BrowserSite
 from selenium.webdriver.common.keys import Keys
+
+from tests.browser.browser_batch import FOX
+from tests.browser.browser_page import Page
+from tests.browser.browser_site import MANY, NIGHT_RUN, WATCHED, BrowserSite
 
 pytestmark = pytest.mark.browser
 

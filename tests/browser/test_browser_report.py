@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from report_samples import clip, rendered
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
@@ -18,6 +17,7 @@ from magi2.errors import ImageError
 from magi2.media.ffmpeg import find_ffmpeg
 from magi2.report.export import ClipFiles, export_report
 from magi2.types import StageName
+from tests.report_samples import clip, rendered
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from real_servers import PostgresServer, postgresql
 from sqlalchemy import URL, text
 
 from magi2.artifacts import LocalStore
@@ -17,6 +16,7 @@ from magi2.catalog import Catalog, open_catalog
 from magi2.catalog.engine import Database
 from magi2.catalog.migrate import migrate
 from magi2.catalog.tables import Base
+from tests.real_servers import PostgresServer, postgresql
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)]
 _numbers = count()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from catalog_samples import done, enter, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import ArtifactRecord, Catalog, ClipState, StageTotal
 from magi2.catalog import artifacts as module
+from tests.catalog.catalog_samples import done, enter, make_clip, publish
 
 
 def test_manifest_comes_back_as_its_row(catalog: Catalog, store: LocalStore) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Actor, BatchState, Catalog, ClipState, Run, RunState, StageProgress, StateError
 from magi2.types import StageName
+from tests.catalog.catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 
 def test_batch_comes_back_as_entered(catalog: Catalog) -> None:

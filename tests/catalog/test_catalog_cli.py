@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import typer
-from catalog_samples import StoredPlan, done, enter, failed, make_clip, publish
 from sqlalchemy import URL
 from typer.testing import CliRunner, Result
 
@@ -17,6 +16,7 @@ from magi2.catalog import open_catalog
 from magi2.catalog.tables import REVISION
 from magi2.cli import catalog as commands
 from magi2.errors import ConfigError
+from tests.catalog.catalog_samples import StoredPlan, done, enter, failed, make_clip, publish
 
 app = typer.Typer()
 app.add_typer(commands.app, name="catalog")

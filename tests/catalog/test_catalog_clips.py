@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from catalog_samples import PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, ClipQuery, ClipSort, ClipState, PlannedClip, StateError
 from magi2.types import Clip, FigureImage, StageName
+from tests.catalog.catalog_samples import PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 EVERYTHING = ClipQuery()
 

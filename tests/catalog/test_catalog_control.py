@@ -6,12 +6,12 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Action, Actor, BatchState, Catalog, ClipState, Request, Run, RunState, StateError
 from magi2.errors import InputError
 from magi2.types import StageName
+from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 ANN, ZOE = Actor("1", "ann"), Actor("2", "Zoë 🌊")
 

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from catalog_samples import PROFILES, make_batch, make_clip
 from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import OperationalError
 
@@ -19,6 +18,7 @@ from magi2.catalog.engine import Database
 from magi2.catalog.migrate import migrate
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InfrastructureError
+from tests.catalog.catalog_samples import PROFILES, make_batch, make_clip
 
 SECRET = "s3cr3t-pa55"
 

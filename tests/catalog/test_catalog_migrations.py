@@ -10,7 +10,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from catalog_samples import PROFILES, make_batch
 from sqlalchemy import URL, Connection, inspect, text
 
 from magi2.catalog import open_catalog
@@ -18,6 +17,7 @@ from magi2.catalog.engine import Database
 from magi2.catalog.migrate import alembic_config, migrate
 from magi2.catalog.tables import REVISION, VERSION_TABLE, Base
 from magi2.errors import ConfigError
+from tests.catalog.catalog_samples import PROFILES, make_batch
 
 WRITERS = 8
 

@@ -7,12 +7,23 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from catalog_samples import CREATED, PLAIN, PROFILES, REFINED, done, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, ClipState, PlannedClip, Run, RunState
 from magi2.catalog.overview import Overview
 from magi2.types import StageName
+from tests.catalog.catalog_samples import (
+    CREATED,
+    PLAIN,
+    PROFILES,
+    REFINED,
+    done,
+    enter,
+    failed,
+    make_batch,
+    make_clip,
+    publish,
+)
 
 
 @pytest.fixture

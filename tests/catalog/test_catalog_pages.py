@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from catalog_samples import PLAIN, done, enter, failed, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, ClipQuery, ClipState, Run, RunState
 from magi2.catalog.pages import PROMPT_CHARACTERS, Pages, PageSort
 from magi2.types import FigureImage, StageName
+from tests.catalog.catalog_samples import PLAIN, done, enter, failed, make_clip, publish
 
 NIGHT = ClipQuery(batch_id="night")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from catalog_samples import publish
 
 from magi2.artifacts import LocalStore, sha256_file
 from magi2.batch import BadRow
@@ -19,6 +18,7 @@ from magi2.config.settings import Settings
 from magi2.plan import BatchOptions, BatchPlan, Shard, save_plan
 from magi2.stages.recipes import stage_names
 from magi2.types import Clip, FigureImage
+from tests.catalog.catalog_samples import publish
 
 
 def test_planned_batch_is_entered_as_it_was_planned(catalog: Catalog, store: LocalStore, tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog_samples import (
+
+from magi2.artifacts import LocalStore
+from magi2.catalog import Actor, ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
+from magi2.catalog.compare import ProblemKind
+from magi2.catalog.rebuild import rebuild
+from magi2.types import Clip, FigureImage, StageName
+from tests.catalog.catalog_samples import (
     CREATED,
     PLAIN,
     PROFILES,
@@ -19,12 +25,6 @@ from catalog_samples import (
     publish,
     result,
 )
-
-from magi2.artifacts import LocalStore
-from magi2.catalog import Actor, ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
-from magi2.catalog.compare import ProblemKind
-from magi2.catalog.rebuild import rebuild
-from magi2.types import Clip, FigureImage, StageName
 
 
 def states(catalog: Catalog, clips: list[Clip]) -> list[ClipState]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from catalog_samples import done, enter, failed, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StateError
 from magi2.types import StageName
+from tests.catalog.catalog_samples import done, enter, failed, make_clip, publish
 
 NOON = datetime(2031, 2, 3, 12, tzinfo=UTC)
 

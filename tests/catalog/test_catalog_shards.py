@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from catalog_samples import CREATED, PLAIN, PROFILES, enter, failed, make_batch, make_clip, publish
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, ClipState, PlannedClip, Run, RunState, StateError
 from magi2.catalog.shards import ShardPosition
 from magi2.types import StageName
+from tests.catalog.catalog_samples import CREATED, PLAIN, PROFILES, enter, failed, make_batch, make_clip, publish
 
 AT = ShardPosition(
     shard=0,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from catalog_samples import CREATED, done, enter, failed, make_clip, publish
-
 from magi2.artifacts import LocalStore
 from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState
 from magi2.catalog.records import Actor, now
 from magi2.catalog.totals import LoadTotal, RunTotal, read_totals
 from magi2.types import StageName
+from tests.catalog.catalog_samples import CREATED, done, enter, failed, make_clip, publish
 
 DAY_AGO = timedelta(hours=24)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
 from sqlalchemy import text
 
 from magi2.artifacts import LocalStore, Manifest
@@ -14,6 +13,7 @@ from magi2.catalog import Catalog, PlannedClip
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
+from tests.catalog.catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
 
 SHARED_STAGES = ("enhance", "preview", "mux")
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 
 import pytest
-from catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 from sqlalchemy import URL
 
 from magi2.artifacts import LocalStore, Manifest
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
 from magi2.types import Clip, StageName
+from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 WRITERS = 8
 CLIPS_EACH = 25

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from render_helpers import CONFIGS, stored_files
 
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.errors import CheckpointError
+from tests.render_helpers import CONFIGS, stored_files
 
 ARCHITECTURES = load_profile("tiny", CONFIGS).architectures
 

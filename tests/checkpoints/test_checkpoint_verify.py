@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from render_helpers import CONFIGS, truncate
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from magi2.checkpoints.layout import COMPONENTS
 from magi2.checkpoints.verify import ComponentReport, verify
 from magi2.config.load import load_profile
+from tests.render_helpers import CONFIGS, truncate
 
 ARCHITECTURES = load_profile("tiny", CONFIGS).architectures
 SHARD = "model-00002-of-00003.safetensors"

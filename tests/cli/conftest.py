@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_said import Magi2, Said
 
 from magi2.cli.main import main
+from tests.cli.cli_said import Magi2, Said
 
 
 @pytest.fixture

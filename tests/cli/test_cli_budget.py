@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_said import Magi2
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
+from tests.cli.cli_said import Magi2
 
 
 @pytest.fixture

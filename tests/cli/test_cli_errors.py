@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_said import Magi2, Said
 
 from magi2.media.ffmpeg import find_ffmpeg
+from tests.cli.cli_said import Magi2, Said
 
 
 def check_refused(said: Said, code: int, message: str, folder: Path) -> None:

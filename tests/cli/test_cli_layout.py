@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_said import Magi2
-from render_helpers import SMALL
+
+from tests.cli.cli_said import Magi2
+from tests.render_helpers import SMALL
 
 PROMPT = ["--prompt", "a heron takes off", "--seed", 7, "--profile", "tiny-preview", "--json"]
 SET = [argument for override in (*SMALL, "text.use_negative_prompt=false") for argument in ("--set", override)]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_said import Magi2, Said
-from render_helpers import CONFIGS, SMALL, stored_files, truncate
 
 from magi2.config.load import load_profile, profile_names
+from tests.cli.cli_said import Magi2, Said
+from tests.render_helpers import CONFIGS, SMALL, stored_files, truncate
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cli_said import Magi2
-from render_helpers import SMALL, flip_byte, payload_file
-
 from magi2.media.probe import probe
+from tests.cli.cli_said import Magi2
+from tests.render_helpers import SMALL, flip_byte, payload_file
 
 SET = [argument for override in SMALL for argument in ("--set", override)]
 TINY = ["--profile", "tiny-preview", *SET]

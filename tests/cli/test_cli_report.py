@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_said import Magi2
-from report_samples import clip, rendered
 
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import open_catalog
 from magi2.catalog.rebuild import rebuild
 from magi2.types import StageName
+from tests.cli.cli_said import Magi2
+from tests.report_samples import clip, rendered
 
 
 @pytest.fixture

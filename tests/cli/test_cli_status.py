@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_said import Magi2
 from rich.console import Console
 
 from magi2.catalog import BatchState, Catalog, NewBatch, PlannedClip, open_catalog
@@ -16,6 +15,7 @@ from magi2.catalog.records import now
 from magi2.catalog.shards import ShardPosition
 from magi2.cli import status
 from magi2.types import Clip, StageName
+from tests.cli.cli_said import Magi2
 
 PROFILE = "a" * 64
 CLIPS = [Clip(f"prompt {n}", n, "1080p", PROFILE) for n in range(3)]

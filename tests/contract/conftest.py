@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from real_servers import S3Server, seaweedfs
+
+from tests.real_servers import S3Server, seaweedfs
 
 
 @pytest.fixture(scope="session")

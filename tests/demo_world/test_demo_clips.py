@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clip_files import preview_picture, write_clip
 from PIL import Image
-from report_samples import NO_REFINER, clip, rendered
 
 from demo_world.scenes import PALETTE, Scene
 from demo_world.sound import delivered_sound
@@ -23,6 +21,8 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.media.delivery import DeliverySpec
 from magi2.report import build_report, save_report
 from magi2.types import Clip
+from tests.demo_world.clip_files import preview_picture, write_clip
+from tests.report_samples import NO_REFINER, clip, rendered
 from tools.demo_clips import ExportedClip, export_clips, judgement, safe_name, write_sheet
 
 SCENE = Scene("circle", "red", "blue", "large", "slow", "right", "low")

@@ -10,7 +10,6 @@ from statistics import median
 
 import pytest
 import torch
-from clip_files import preview_picture, refined_picture, write_clip
 from torch import Tensor
 
 from demo_world.judge import Verdict, judge_clip
@@ -24,6 +23,7 @@ from demo_world.sound import delivered_sound
 from demo_world.takes import Take
 from magi2.errors import InputError, MediaError
 from magi2.media.delivery import DeliverySpec
+from tests.demo_world.clip_files import preview_picture, refined_picture, write_clip
 
 PREVIEW_FPS, REFINED_FPS = Fraction(25, 2), Fraction(25)
 FAST = DeliverySpec(preset="veryfast", threads=1)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from render_helpers import CONFIGS
 from torch import Tensor
 
 from demo_world.judge.form import measure_shape, measure_size
@@ -28,6 +27,7 @@ from demo_world.measure.wanted import KINDS, Kind, Wanted, wanted_clips
 from demo_world.reading import read_caption
 from demo_world.vocabulary import FIGURE
 from magi2.errors import MediaError
+from tests.render_helpers import CONFIGS
 
 PROMPT = "A red circle bounces slowly on the floor on a blue background, with a beep at every bounce."
 RIGHT = {"colour": True, "background": True, "shape": True, "motion": True, "speed": True, "sound": True, "sync": True}

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from deploy_compose import REPOSITORY, example_environment, load_compose, service_environment
+from tests.deploy.deploy_compose import REPOSITORY, example_environment, load_compose, service_environment
 
 VENV_BIN = Path(sys.executable).parent
 _PR_SET_PDEATHSIG = 1

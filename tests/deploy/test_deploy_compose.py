@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deploy_compose import (
+
+from magi2.config.settings import Settings
+from tests.deploy.deploy_compose import (
     AIRFLOW_ENV,
     COMPOSE,
     ENV_EXAMPLE,
@@ -23,8 +25,6 @@ from deploy_compose import (
     service_environment,
     variables,
 )
-
-from magi2.config.settings import Settings
 
 TEXT = COMPOSE.read_text()
 SERVICES: dict[str, Any] = load_compose(example_environment())["services"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from deploy_compose import REPOSITORY
+
+from tests.deploy.deploy_compose import REPOSITORY
 
 TEXT = (REPOSITORY / "Dockerfile").read_text()
 BUILDER = REPOSITORY / "configs" / "deploy" / "environment.py"

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from deploy_processes import VENV_BIN, Stack, new_folder
 from minio import Minio
+
+from tests.deploy.deploy_processes import VENV_BIN, Stack, new_folder
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 

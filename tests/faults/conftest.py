@@ -6,22 +6,17 @@ What they take for lost is lost after half a minute instead of five, and tried a
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "airflow"))
-
-from fault_site import DAG_ID, Calm, Servers, Site, Task
-from local_airflow import LocalAirflow
-from real_servers import postgresql, seaweedfs
-
 from magi2.catalog.migrate import migrate
 from magi2.config.settings import Settings
+from tests.faults.fault_site import DAG_ID, Calm, Servers, Site, Task
+from tests.real_servers import postgresql, seaweedfs
+from tools.local_airflow import LocalAirflow
 
 IMPATIENT = {
     "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),

@@ -15,11 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_site import is_alive, parent, wait_until
-from local_airflow import LocalAirflow
-from real_servers import PostgresServer, S3Server
-from render_helpers import SMALL, SMALL_REFINED
-
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import Catalog, ClipState, RunState, catalog_url, open_catalog
@@ -32,6 +27,10 @@ from magi2.runtime.results import read_results
 from magi2.stages.prepare import prepare
 from magi2.stages.render import render
 from magi2.types import StageName
+from tests.airflow.airflow_site import is_alive, parent, wait_until
+from tests.real_servers import PostgresServer, S3Server
+from tests.render_helpers import SMALL, SMALL_REFINED
+from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))

@@ -9,7 +9,8 @@ import random
 from pathlib import Path
 
 import pytest
-from fault_site import EARLY, LATE, SEED, STAGES, VICTIMS, Calm, Fault, Site, Task, any_fault, suffer
+
+from tests.faults.fault_site import EARLY, LATE, SEED, STAGES, VICTIMS, Calm, Fault, Site, Task, any_fault, suffer
 
 pytestmark = pytest.mark.airflow
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_site import (
+from sqlalchemy import create_engine, inspect, text
+
+from magi2.runtime.run_folder import run_folder
+from tests.faults.fault_site import (
     LATE,
     SEED,
     Calm,
@@ -20,9 +23,6 @@ from fault_site import (
     check_whole,
     suffer,
 )
-from sqlalchemy import create_engine, inspect, text
-
-from magi2.runtime.run_folder import run_folder
 from tools.demo import find_report
 from tools.demo_clips import export_clips
 

@@ -8,17 +8,7 @@ from torch import Tensor
 
 from magi2.kernels import experts, reference, routing, sorting
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, features
-
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}
-
-
-def error(actual: Tensor, expected: Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
-def random(device: torch.device, *shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(shape, generator=generator) * scale).to(device)
+from tests.kernels.kernel_checks import TOLERANCE, error, random
 
 
 def random_ids(device: torch.device, heads: int, tokens: int, top_k: int, num_experts: int) -> Tensor:

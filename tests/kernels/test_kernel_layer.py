@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_kernel_experts import TOLERANCE, error, random
 
 from magi2.kernels import mhc, reference, rows
 from magi2.kernels.settings import Features, features
+from tests.kernels.kernel_checks import TOLERANCE, error, random
 
 GROUPS = {"three": (20, 0, 17), "late": (3, 30, 4)}
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from meaning_demo import CHECKPOINT, demo_profile, demo_settings
 from PIL import Image
-from render_helpers import make_clip, states
 from torch import Tensor
 
 from demo_world.audio_latents import audio_latents
@@ -39,6 +37,8 @@ from magi2.stages.prepare import prepare
 from magi2.stages.recipes import frame_rate
 from magi2.stages.render import render, run_stage
 from magi2.types import Clip, StageName
+from tests.meaning.meaning_demo import CHECKPOINT, demo_profile, demo_settings
+from tests.render_helpers import make_clip, states
 
 WRITTEN = ("turbo_vae", "audio_vae", "video_vae")
 pytestmark = pytest.mark.slow

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings
-from render_helpers import make_clip
 
 from demo_world.judge import Verdict
 from demo_world.measure.judged import Job, Judged, Work, make_and_judge
@@ -30,6 +28,8 @@ from magi2.parallel.layout import ParallelLayout
 from magi2.runtime.group_render import run_in_groups
 from magi2.stages.progress import Silent
 from magi2.types import Clip, StageName
+from tests.meaning.meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings
+from tests.render_helpers import make_clip
 
 pytestmark = pytest.mark.slow
 

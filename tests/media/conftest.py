@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from media_clips import moving_frames, tone, write_lossless
 
 from magi2.media.audio import write_audio
 from magi2.media.ffmpeg import Ffmpeg, find_ffmpeg
+from tests.media.media_clips import moving_frames, tone, write_lossless
 
 
 @pytest.fixture(scope="session")

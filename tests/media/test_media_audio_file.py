@@ -9,12 +9,12 @@ import av
 import numpy as np
 import pytest
 import torch
-from media_clips import tone
 from safetensors.torch import load_file
 
 from magi2.errors import ContractError, InfrastructureError, MediaError
 from magi2.media import files
 from magi2.media.audio import audio_sample_count, read_audio, to_pcm16, write_audio
+from tests.media.media_clips import tone
 
 
 def test_sixteen_bit_samples_match_golden_exactly(golden: Path) -> None:

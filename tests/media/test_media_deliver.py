@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from media_clips import moving_frames, tone, write_lossless
 
 from magi2.errors import ConfigError, InputError, MediaError, MissingToolError
 from magi2.media.audio import write_audio
@@ -20,6 +19,7 @@ from magi2.media.delivery import DeliverySpec, delivered_frame_count
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.media.reading import open_media, read_frames
+from tests.media.media_clips import moving_frames, tone, write_lossless
 
 FAST = DeliverySpec(preset="ultrafast", threads=2)
 FPS = Fraction(25)

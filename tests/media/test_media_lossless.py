@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from media_clips import moving_frames, write_lossless
 
 from magi2.errors import ContractError, MediaError, MissingToolError
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.lossless import LosslessWriter
 from magi2.media.probe import probe
 from magi2.media.reading import count_frames, read_frames
+from tests.media.media_clips import moving_frames, write_lossless
 
 
 def random_frames(count: int, height: int, width: int) -> torch.Tensor:

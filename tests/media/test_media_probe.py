@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from media_clips import moving_frames, tone, write_lossless
 from PIL import Image
 
 from magi2.errors import MediaError
@@ -19,6 +18,7 @@ from magi2.media.delivery import DeliverySpec
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.poster import write_contact_sheet, write_poster
 from magi2.media.probe import ExpectedClip, MediaProbe, check_clip, probe
+from tests.media.media_clips import moving_frames, tone, write_lossless
 
 EXPECTED = ExpectedClip(codec="h264", width=96, height=64, frame_count=249, fps=Fraction(25))
 

@@ -15,11 +15,11 @@ if "AIRFLOW_HOME" not in os.environ:
 from pathlib import Path
 
 import pytest
-from operator_helpers import Deployment, Task
 
 from magi2.artifacts.local import LocalStore
+from tests.operators.operator_helpers import Deployment, Task
 
-HERE = Path(__file__).parent
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -36,5 +36,5 @@ def deployment(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.Monkey
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     monkeypatch.setenv("MAGI2_INBOX", str(inbox))
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     return Deployment(tmp_path, LocalStore(tmp_path / "store"), inbox)

@@ -10,7 +10,6 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
-from operator_helpers import Deployment, Task
 
 from magi2.catalog import BatchState, ClipState, Run, RunState
 from magi2.errors import BatchCancelledError, BudgetSpentError
@@ -20,6 +19,7 @@ from operators.inbox import InboxOperator
 from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
 from operators.plan import PlanOperator
 from operators.report import ReportOperator
+from tests.operators.operator_helpers import Deployment, Task
 
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
 

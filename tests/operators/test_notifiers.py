@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from operator_helpers import Deployment, Task
 
 from magi2.catalog import NewBatch, PlannedClip, Run, RunState
 from magi2.config.settings import Settings
@@ -20,6 +19,7 @@ from operators.notifiers import BatchFinished, FailureLimitPassed, Findings, Not
 from operators.plan import PlanOperator
 from operators.report import ReportOperator
 from operators.watch import find_low_disk, find_stalled
+from tests.operators.operator_helpers import Deployment, Task
 
 TOKEN, PATH = "s3cret-token", "/hooks/s3cret-path"
 

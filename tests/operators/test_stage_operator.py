@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
-from operator_helpers import Deployment, Task
 
 from magi2.catalog import Actor, ClipState, Run, RunState
 from magi2.errors import CancelledError, InfrastructureError, InputError
@@ -20,10 +19,11 @@ from magi2.runtime.launcher import JobResult, Launcher
 from magi2.types import StageName
 from operators.plan import PlanOperator
 from operators.stages import PreviewOperator, RefineOperator
+from tests.operators.operator_helpers import Deployment, Task
 
 
 class StubbedPreview(PreviewOperator):
-    worker_module = "stub_operator_worker"
+    worker_module = "tests.operators.stub_operator_worker"
 
 
 class UnstartableRefine(RefineOperator):

@@ -1,7 +1,7 @@
-"""Ranks of the tests: `python rank_worlds.py FOLDER` runs 2, 4 and 8 gloo ranks and leaves what each found as JSON.
+"""`python -m tests.parallel.rank_worlds FOLDER` runs 2, 4 and 8 gloo ranks and leaves what each found as JSON.
 
 One process imports and computes what one rank gives; the ranks of each world are forked from it, one world after the
-other, and run all their cases. `tests` and `tests/models/preview` must be on the path.
+other, and run all their cases.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from conftest import NoDeviceRead
-from preview_goldens import CHECKPOINT, DTYPES, conditioning, load_golden, relative_l2, tiny_config
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -36,6 +34,8 @@ from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from magi2.parallel.ulysses import HeadExchange
+from tests.models.preview.preview_goldens import CHECKPOINT, DTYPES, conditioning, load_golden, relative_l2, tiny_config
+from tests.no_device_read import NoDeviceRead
 
 TESTS = Path(__file__).parents[1]
 # The first layout of each world runs twice, to see that a run repeats.

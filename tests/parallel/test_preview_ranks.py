@@ -13,7 +13,7 @@ import pytest
 
 from magi2.parallel.layout import ParallelLayout
 
-TESTS = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 WORLDS = (2, 4, 8)
 LAYOUTS = {
     2: ("sp2", "sp2.ep1", "sp1.cfg2", "sp1.cfg2.ep2"),
@@ -29,12 +29,9 @@ pytestmark = pytest.mark.ranks
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """What each rank of each world found; all of them started once."""
     folder = tmp_path_factory.mktemp("ranks")
-    path = os.pathsep.join(map(str, (TESTS, TESTS / "models" / "preview", TESTS.parent)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    script = Path(__file__).with_name("rank_worlds.py")
-    run = subprocess.run(
-        [sys.executable, script, folder], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "tests.parallel.rank_worlds", str(folder)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
     return {
         world: [json.loads((folder / f"world{world}-rank{rank}.json").read_text()) for rank in range(world)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from fake_endpoint import ChatServer, serve
+
+from tests.prompts.fake_endpoint import ChatServer, serve
 
 
 @pytest.fixture

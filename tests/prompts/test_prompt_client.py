@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 import pytest
-from fake_endpoint import Answer, ChatServer
 
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error
 from magi2.prompts import CaptionClient, EndpointSettings
 from magi2.prompts.semantic import response_format
+from tests.prompts.fake_endpoint import Answer, ChatServer
 
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "the whole prompt"}]}]
 

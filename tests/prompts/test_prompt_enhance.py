@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_endpoint import Answer, ChatServer, case_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -26,6 +25,7 @@ from magi2.errors import (
 )
 from magi2.prompts import Caption, EndpointSettings, Figure, Reply, enhance, render_markdown, resolve_mode
 from magi2.prompts.decode import DecodeError, decode_lenient, parse_json
+from tests.prompts.fake_endpoint import Answer, ChatServer, case_text
 
 PROMPT = 'A clockmaker says "There, he keeps better time than I do." and "He did." A card reads "Back at 3".'
 GOOD = json.dumps(parse_json(case_text(2)), ensure_ascii=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from magi2.prompts.compact import compact_prompt
 from magi2.prompts.decode import DecodeError, decode_lenient, decode_strict
 from magi2.prompts.figures import add_figure_hint, figure_mentions, parse_image_argument
 from magi2.prompts.markdown import render_markdown
+from tests.prompts.prompt_goldens import CASES, GOLDEN, reply
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES: list[dict[str, Any]] = json.loads((GOLDEN / "prompt_enhancement/cases.json").read_bytes())
 HINTS: list[dict[str, Any]] = json.loads((GOLDEN / "prompt_enhancement/figure_hint.json").read_bytes())
 MAPS: list[dict[str, Any]] = json.loads((GOLDEN / "prompt_enhancement/figure_map.json").read_bytes())
 ENCODER: dict[str, Any] = json.loads((GOLDEN / "text_encoder/prompts.json").read_bytes())
 ENCODER_FIGURES: dict[str, Any] = json.loads((GOLDEN / "text_encoder/figure_prompt.json").read_bytes())
-
-
-def reply(case: dict[str, Any]) -> str:
-    return (GOLDEN / "prompt_enhancement" / f"{case['case']}.json").read_bytes().decode()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])

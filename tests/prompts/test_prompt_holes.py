@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_endpoint import Answer, ChatServer, case_text
 from PIL import Image
 
 from magi2.errors import ConfigError, EnhancementError, ImageError, InfrastructureError, InputError
@@ -26,6 +25,7 @@ from magi2.prompts import (
 from magi2.prompts.decode import parse_json
 from magi2.prompts.instructions import instruction, load_template
 from magi2.prompts.markdown import render_markdown
+from tests.prompts.fake_endpoint import Answer, ChatServer, case_text
 
 GOOD = case_text(2)
 PROMPT = 'A clockmaker says "There, he keeps better time than I do." and "He did." A card reads "Back at 3".'

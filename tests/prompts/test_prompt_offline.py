@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import pytest
-import wire_schema
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from magi2.prompts.offline.entities import find_subjects
 from magi2.prompts.offline.quotes import find_quotations
 from magi2.prompts.offline.text import hide, normalise
 from magi2.prompts.offline.units import split_units
+from tests.prompts import wire_schema
 
 STILL = (Figure(1, "<Figure 1>", "a.png"),)
 

@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import wire_schema
-from fake_endpoint import case_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from magi2.prompts.clock import default_spans, format_instant, format_span, pars
 from magi2.prompts.decode import Task, parse_json
 from magi2.prompts.findings import RuleContext
 from magi2.prompts.semantic import CheckedCaption, check_caption
+from tests.prompts import wire_schema
+from tests.prompts.fake_endpoint import case_text
 
 Caption = dict[str, Any]
 PROMPT = (

@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 import pytest
-import wire_schema
-from fake_endpoint import case_text
 from pydantic import ValidationError
-from test_prompt_golden import CASES, reply
 
 from magi2.prompts.decode import Task, parse_json
 from magi2.prompts.markdown import render_markdown
 from magi2.prompts.semantic import MODELS, response_format, schema_of
 from magi2.prompts.wire import Completion, validation_problems
+from tests.prompts import wire_schema
+from tests.prompts.fake_endpoint import case_text
+from tests.prompts.prompt_goldens import CASES, reply
 
 
 def completed(number: int, task: Task) -> tuple[Any, Completion]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_samples import NO_REFINER, TINY, clip, deliver, planned, run_stages
 
 from magi2.artifacts.local import LocalStore
 from magi2.batch import BadRow
@@ -14,6 +13,7 @@ from magi2.report import build_report, profile_stages, save_failure, save_report
 from magi2.stages.captions import FALLBACK
 from magi2.stages.recipes import stage_names
 from magi2.types import StageName
+from tests.report_samples import NO_REFINER, TINY, clip, deliver, planned, run_stages
 
 
 def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:

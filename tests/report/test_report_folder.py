@@ -11,8 +11,6 @@ from urllib.request import urlopen
 
 import pytest
 from minio.credentials import StaticProvider
-from real_servers import seaweedfs
-from report_samples import NO_REFINER, clip, deliver, planned, rendered
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.s3 import S3Store
@@ -23,6 +21,8 @@ from magi2.errors import BudgetSpentError, ImageError, InputError
 from magi2.report import build_report, save_failure, save_report
 from magi2.report.export import export_report
 from magi2.types import Clip, StageName
+from tests.real_servers import seaweedfs
+from tests.report_samples import NO_REFINER, clip, deliver, planned, rendered
 
 HOSTILE = [
     "<script>alert(1)</script>",

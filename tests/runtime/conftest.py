@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runtime_helpers import Machine
+
+from tests.runtime.runtime_helpers import Machine
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from render_helpers import CONFIGS, make_clip, small_profile
 from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
@@ -22,6 +21,7 @@ from magi2.stages.context import TENSORS
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
+from tests.render_helpers import CONFIGS, make_clip, small_profile
 
 STEPS, SNAPSHOT_EVERY = 4, 2
 BATCH = "batch"

@@ -23,7 +23,9 @@ from magi2.runtime.lock import accelerator_lock
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
 
-HERE = Path(__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+WORKER = "tests.runtime.stub_worker"
+LAUNCHER = "tests.runtime.stub_launcher"
 MARK = "TEST_GROUP_MARK"
 QUICK = Limits(start=30, meet=30, heartbeat=30, step=30, hang=30, exit=5, grace=1, lock=10, stacks=0.3)
 
@@ -46,7 +48,7 @@ class Machine:
         self.mark = folder.name + os.urandom(6).hex()
         self._monkeypatch = monkeypatch
         monkeypatch.setenv(MARK, self.mark)
-        monkeypatch.setenv("PYTHONPATH", str(HERE))
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def act(self, action: str, **values: object) -> None:
@@ -55,7 +57,7 @@ class Machine:
         self._monkeypatch.setenv("STUB_VALUES", json.dumps(values))
 
     def job(
-        self, stage: StageName = StageName.PREVIEW, *, module: str = "stub_worker", ranks: int = 1, **values: Any
+        self, stage: StageName = StageName.PREVIEW, *, module: str = WORKER, ranks: int = 1, **values: Any
     ) -> StageJob:
         return StageJob(
             "batch", 0, stage, str(self.store), layout=ParallelLayout(ranks), worker_module=module, **values
@@ -93,7 +95,7 @@ class Machine:
     @contextmanager
     def launched(self, **values: object) -> Iterator[subprocess.Popen[str]]:
         """A launcher in a process of its own; its stdout has a line for each event and one for the outcome."""
-        command = [sys.executable, "-m", "stub_launcher", str(self.folder), str(self.store), json.dumps(values)]
+        command = [sys.executable, "-m", LAUNCHER, str(self.folder), str(self.store), json.dumps(values)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts) as process:
             try:
                 yield process

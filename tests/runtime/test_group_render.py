@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from render_helpers import make_clip, small_profile
 
 from magi2.artifacts.local import LocalStore
 from magi2.config.settings import Settings
@@ -20,6 +19,7 @@ from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import JobResult
 from magi2.stages.progress import Silent, StageResult
 from magi2.types import Clip, StageName
+from tests.render_helpers import make_clip, small_profile
 
 STAGES = (StageName.ENCODE, StageName.PREVIEW, StageName.DECODE)
 PROFILE = small_profile()

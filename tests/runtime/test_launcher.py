@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_helpers import QUICK, Machine, wait_until
 
 from magi2 import errors
 from magi2.errors import CancelledError, InfrastructureError, InputError, Magi2Error
@@ -21,6 +20,7 @@ from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted
 from magi2.runtime.exit_codes import ExitCode
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
+from tests.runtime.runtime_helpers import QUICK, WORKER, Machine, wait_until
 
 PROMPT = "".join(f"a very long and private prompt, part {number}. " for number in range(400))
 
@@ -159,7 +159,7 @@ def test_frozen_process_is_ended(machine: Machine) -> None:
 
 def test_worker_that_never_speaks_is_ended(machine: Machine) -> None:
     with pytest.raises(InfrastructureError, match=r"rank 0 .* did not start within 0.5 s"):
-        machine.launcher(Limits(start=0.5, grace=0.3, stacks=0.1)).run(machine.job(module="stub_silent"))
+        machine.launcher(Limits(start=0.5, grace=0.3, stacks=0.1)).run(machine.job(module="tests.runtime.stub_silent"))
 
 
 def test_slow_listener_does_not_make_the_ranks_look_frozen(machine: Machine) -> None:
@@ -246,7 +246,7 @@ def test_devices_are_the_only_ones_the_worker_sees(machine: Machine) -> None:
 
 def test_more_ranks_run_under_torchrun(machine: Machine) -> None:
     command = launcher_module.command(machine.job(ranks=8), Path("/job"))
-    expected = "-m torch.distributed.run --standalone --nproc-per-node 8 -m stub_worker --job /job/job.json"
+    expected = f"-m torch.distributed.run --standalone --nproc-per-node 8 -m {WORKER} --job /job/job.json"
     assert " ".join(command[1:]) == expected
 
 

@@ -10,10 +10,10 @@ import signal
 import time
 
 import pytest
-from runtime_helpers import Machine, wait_for_line, wait_until
 
 from magi2.errors import CancelledError, InfrastructureError
 from magi2.runtime.events import Event, Step
+from tests.runtime.runtime_helpers import Machine, wait_for_line, wait_until
 
 
 def test_killed_launcher_takes_the_group_with_it_within_two_seconds(machine: Machine) -> None:

@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from runtime_helpers import QUICK, Machine, wait_for_line, wait_until
 
 from magi2.errors import InfrastructureError, OutOfMemoryError
 from magi2.runtime.launcher import Limits
+from tests.runtime.runtime_helpers import QUICK, Machine, wait_for_line, wait_until
 
 
 def test_killed_rank_is_named_and_ends_the_group(machine: Machine) -> None:

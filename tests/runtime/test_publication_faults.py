@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
-from runtime_helpers import HERE, QUICK, Machine, wait_until
-from stub_stage_worker import CLIPS, PAYLOADS, STAGES, recipe
 
 from magi2.artifacts import LocalStore, sha256_file
 from magi2.errors import CancelledError, InfrastructureError
@@ -26,7 +24,10 @@ from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import Launcher
 from magi2.runtime.results import read_results
 from magi2.types import StageName
+from tests.runtime.runtime_helpers import LAUNCHER, QUICK, REPOSITORY, Machine, wait_until
+from tests.runtime.stub_stage_worker import CLIPS, PAYLOADS, STAGES, recipe
 
+WORKER = "tests.runtime.stub_stage_worker"
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
 POINTS = ("loading", "step 1", "step 3", "published", "told", "results")
 PUBLISH_STEPS = 200  # more than there are: a case beyond the last one ends without a fault
@@ -82,9 +83,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for every stage with the store as it is once the stage has run undisturbed."""
     root = tmp_path_factory.mktemp("reference")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
         for stage in STAGES:
-            job = StageJob("batch", 0, stage, str(root / "now" / "store"), worker_module="stub_stage_worker")
+            job = StageJob("batch", 0, stage, str(root / "now" / "store"), worker_module=WORKER)
             result = Launcher(folder=root / "run", limits=QUICK).run(job)
             assert result.count("made") == len(CLIPS)
             shutil.copytree(root / "now", root / stage.value)
@@ -126,10 +127,10 @@ def run_case(machine: Machine, reference: Path, case: Path, fault: Fault, monkey
     if stage is not STAGES[0]:
         shutil.copytree(reference / STAGES[STAGES.index(stage) - 1].value, case)
     monkeypatch.setenv("STUB_FAULT", json.dumps(asdict(fault)))
-    job = StageJob("batch", 0, stage, str(case / "store"), worker_module="stub_stage_worker")
+    job = StageJob("batch", 0, stage, str(case / "store"), worker_module=WORKER)
     if fault.victim == "launcher":
-        values = {"stage": stage.value, "worker_module": "stub_stage_worker"}
-        command = [sys.executable, "-m", "stub_launcher", str(machine.folder), job.store, json.dumps(values)]
+        values = {"stage": stage.value, "worker_module": WORKER}
+        command = [sys.executable, "-m", LAUNCHER, str(machine.folder), job.store, json.dumps(values)]
         launched = subprocess.run(command, capture_output=True, text=True, timeout=60)
         ended_well = launched.returncode == 0
         assert ended_well or launched.returncode == (1 if fault.signal == signal.SIGTERM else -fault.signal)

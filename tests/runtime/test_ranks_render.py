@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks_shard import BATCH, SNAPSHOT_EVERY, RanksShard, make_shard
-from runtime_helpers import Machine
 
 from magi2.artifacts.local import LocalStore
 from magi2.errors import InfrastructureError
@@ -19,6 +17,8 @@ from magi2.runtime.launcher import JobResult
 from magi2.runtime.results import read_results
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
+from tests.runtime.ranks_shard import BATCH, SNAPSHOT_EVERY, RanksShard, make_shard
+from tests.runtime.runtime_helpers import Machine
 
 pytestmark = pytest.mark.ranks
 LIMITS = Limits(start=100, meet=100, grace=2, stacks=0.3)
@@ -76,7 +76,7 @@ class Crew:
         limits: Limits = LIMITS,
     ) -> JobResult:
         self._monkeypatch.setenv("STUB_FAULT", json.dumps(fault))
-        module = "stub_ranks_worker" if fault else "magi2.runtime.worker"
+        module = "tests.runtime.stub_ranks_worker" if fault else "magi2.runtime.worker"
         job = StageJob(BATCH, number, stage, str(self.shard.store), layout=layout, worker_module=module)
         return self.machine.launcher(limits).run(job, on_event=self.heard.append)
 

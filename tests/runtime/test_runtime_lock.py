@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from runtime_helpers import wait_until
 
 from magi2.errors import CancelledError, ConfigError, InfrastructureError
 from magi2.runtime.job import Devices
 from magi2.runtime.lock import accelerator_lock
 from magi2.runtime.run_folder import run_folder
+from tests.runtime.runtime_helpers import wait_until
 
 HOLD = """
 import subprocess, sys, time

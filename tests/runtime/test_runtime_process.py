@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_helpers import Machine, wait_until
 
 from magi2.errors import InfrastructureError
 from magi2.runtime import process as process_module
 from magi2.runtime.log_file import open_log
 from magi2.runtime.process import Members, ProcessGroup
+from tests.runtime.runtime_helpers import Machine, wait_until
 
 NESTED = """
 import os, subprocess, sys, time

@@ -8,8 +8,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-from runtime_helpers import wait_until
-
 from magi2.errors import ImageError
 from magi2.runtime.events import (
     ClipFinished,
@@ -28,6 +26,7 @@ from magi2.runtime.events import (
 from magi2.runtime.progress import EventProgress
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
+from tests.runtime.runtime_helpers import wait_until
 
 CLIP = Clip(prompt="a secret prompt", seed=1, profile_name="tiny", profile_digest="0" * 64)
 

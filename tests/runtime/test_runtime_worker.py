@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runtime_helpers import Machine
 
 from magi2.artifacts import LocalStore
 from magi2.config.load import load_profile
@@ -33,6 +32,7 @@ from magi2.runtime.progress import EventProgress
 from magi2.runtime.results import failed_clips, read_results, results_name, write_results
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
+from tests.runtime.runtime_helpers import Machine
 
 Outcome = Callable[[Clip], Magi2Error | None]
 

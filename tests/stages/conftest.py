@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage_renders import Rendered, render_once
+
+from tests.stages.stage_renders import Rendered, render_once
 
 
 @pytest.fixture(scope="session")

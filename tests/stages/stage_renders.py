@@ -6,11 +6,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from render_helpers import Digests, digests, make_clip, make_context, small_profile
-
 from magi2.config.profile import Profile
 from magi2.stages.render import Outcome, render
 from magi2.types import Clip
+from tests.render_helpers import Digests, digests, make_clip, make_context, small_profile
 
 
 @dataclass(frozen=True)

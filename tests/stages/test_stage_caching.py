@@ -8,7 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from render_helpers import (
+
+from magi2.artifacts.local import LocalStore
+from magi2.stages.base import DIFFERS
+from magi2.stages.recipes import stage_names
+from magi2.stages.render import STAGES, render, run_stage
+from magi2.types import StageName
+from tests.render_helpers import (
     digests,
     make_clip,
     make_context,
@@ -18,13 +24,7 @@ from render_helpers import (
     states,
     stored_files,
 )
-from stage_renders import Rendered
-
-from magi2.artifacts.local import LocalStore
-from magi2.stages.base import DIFFERS
-from magi2.stages.recipes import stage_names
-from magi2.stages.render import STAGES, render, run_stage
-from magi2.types import StageName
+from tests.stages.stage_renders import Rendered
 
 
 @pytest.fixture

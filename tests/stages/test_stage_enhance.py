@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from render_helpers import make_clip, small_profile
 
 from magi2.config.settings import Settings
 from magi2.errors import EnhancementError, InputError
@@ -17,6 +16,7 @@ from magi2.stages.enhance import FALLBACK
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
 from magi2.types import StageName
+from tests.render_helpers import make_clip, small_profile
 
 Answer = Callable[[str, str], Caption]
 

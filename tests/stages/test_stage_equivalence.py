@@ -6,7 +6,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from render_helpers import (
+
+from magi2.artifacts.local import LocalStore
+from magi2.media.probe import MediaProbe, probe
+from magi2.stages.mux import CLIP
+from magi2.stages.recipes import delivered_frames, frame_rate, stage_names
+from magi2.stages.render import Outcome, export, render, run_stage
+from tests.render_helpers import (
     digests,
     make_clip,
     make_context,
@@ -16,13 +22,7 @@ from render_helpers import (
     states,
     stored_files,
 )
-from stage_renders import Rendered
-
-from magi2.artifacts.local import LocalStore
-from magi2.media.probe import MediaProbe, probe
-from magi2.stages.mux import CLIP
-from magi2.stages.recipes import delivered_frames, frame_rate, stage_names
-from magi2.stages.render import Outcome, export, render, run_stage
+from tests.stages.stage_renders import Rendered
 
 BOTH = pytest.mark.parametrize("rendered", ["preview_render", "refined_render"], indirect=True)
 

@@ -9,19 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from render_helpers import (
-    digests,
-    flip_byte,
-    make_clip,
-    make_context,
-    payload_file,
-    remove_stages,
-    small_profile,
-    states,
-    stored_files,
-    truncate,
-)
-from stage_renders import Rendered
 from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
@@ -34,6 +21,19 @@ from magi2.stages.mux import MuxStage
 from magi2.stages.recipes import RecipeBook
 from magi2.stages.render import Outcome, render, run_stage
 from magi2.types import Clip, StageName
+from tests.render_helpers import (
+    digests,
+    flip_byte,
+    make_clip,
+    make_context,
+    payload_file,
+    remove_stages,
+    small_profile,
+    states,
+    stored_files,
+    truncate,
+)
+from tests.stages.stage_renders import Rendered
 
 LONG = "an endless staircase " * 20
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from render_helpers import make_clip, make_context, remove_stages, small_profile
-from stage_renders import Rendered
 
 from magi2 import platform
 from magi2.errors import ConfigError, InputError
@@ -18,6 +16,8 @@ from magi2.stages import preview
 from magi2.stages.context import StageContext
 from magi2.stages.preview import PreviewStage
 from magi2.stages.team import Team
+from tests.render_helpers import make_clip, make_context, remove_stages, small_profile
+from tests.stages.stage_renders import Rendered
 
 
 @pytest.fixture

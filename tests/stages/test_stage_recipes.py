@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from render_helpers import CONFIGS, flip_byte
 
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
 from magi2.config.load import load_negative_prompt, load_profile
 from magi2.config.profile import Profile
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, FigureImage, StageName
+from tests.render_helpers import CONFIGS, flip_byte
 
 FINGERPRINTS = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
 FROM_PROMPT = Clip("a heron", 7, "tiny", "0")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from render_helpers import flip_byte, make_clip, make_context, small_profile
 from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
@@ -20,6 +19,7 @@ from magi2.stages.preview import PreviewStage
 from magi2.stages.render import run_stage
 from magi2.stages.snapshots import SnapshotWriter, load_snapshot, snapshot_name
 from magi2.types import StageName
+from tests.render_helpers import flip_byte, make_clip, make_context, small_profile
 
 RECIPE = Recipe("preview", 1, seed=7)
 STREAM = torch.arange(16, dtype=torch.uint8)

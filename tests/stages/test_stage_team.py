@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from render_helpers import make_clip, make_context, small_profile
 
 from magi2.artifacts.recipe import Recipe
 from magi2.errors import ContractError, GroupLostError, MediaError, PausedError
@@ -17,6 +16,7 @@ from magi2.stages.decode import DecodeStage
 from magi2.stages.render import run_stage
 from magi2.stages.team import Team, _are_even
 from magi2.types import StageName
+from tests.render_helpers import make_clip, make_context, small_profile
 
 
 def follower(context: StageContext) -> StageContext:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import AUDIO_LENGTH, CHECKPOINT, LATENT_SIZE, conditioning, tiny_config
 
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
+from tests.models.preview.preview_goldens import AUDIO_LENGTH, CHECKPOINT, LATENT_SIZE, conditioning, tiny_config
 
 
 @pytest.fixture(scope="session")

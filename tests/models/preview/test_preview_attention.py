@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import DTYPES, load_golden, relative_l2
 from torch import Tensor
 
 from magi2.models.preview import attention as attention_functions
 from magi2.models.preview.attention import Sequences, attend, gate_heads, split_qkv
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
+from tests.models.preview.preview_goldens import DTYPES, load_golden, relative_l2
 
 
 def sequences_of(cu_seqlens: Tensor) -> Sequences:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from preview_goldens import CHECKPOINT, golden_json, tiny_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from magi2.errors import CheckpointError
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
+from tests.models.preview.preview_goldens import CHECKPOINT, golden_json, tiny_config
 
 BIAS = "block.layers.1.mlp.moe_mlp.router.expert_bias"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preview_goldens import tiny_config
 
 from magi2.errors import ConfigError
 from magi2.models.preview.config import (
@@ -20,6 +19,7 @@ from magi2.models.preview.config import (
     PreviewConfig,
     preview_config_from_dict,
 )
+from tests.models.preview.preview_goldens import tiny_config
 
 PUBLISHED = Path(__file__).parents[3] / "configs" / "models" / "preview.json"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import CHECKPOINT, golden_json, tiny_config
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import SafetensorsFolder
@@ -12,6 +11,7 @@ from magi2.models.preview.expert_rows import RankSource, padded_slice
 from magi2.models.preview.expert_share import expert_share
 from magi2.models.preview.state_dict import load_preview
 from magi2.parallel.mesh import Mesh
+from tests.models.preview.preview_goldens import CHECKPOINT, golden_json, tiny_config
 
 PREFIX = "block.layers.1.mlp.moe_mlp"
 SLICES = golden_json("tiny_checkpoint_ep_slices")["slices"]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import (
+from torch import Tensor
+
+from magi2.models.preview.fast_ops import use_fast_ops
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.state_dict import load_preview
+from tests.models.preview.preview_goldens import (
     AUDIO_LENGTH,
     CHECKPOINT,
     DTYPES,
@@ -14,11 +19,6 @@ from preview_goldens import (
     relative_l2,
     tiny_config,
 )
-from torch import Tensor
-
-from magi2.models.preview.fast_ops import use_fast_ops
-from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.state_dict import load_preview
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from preview_goldens import tiny_config
 
 from magi2.errors import ConfigError
 from magi2.models.preview.config import PreviewConfig
@@ -15,6 +14,7 @@ from magi2.models.preview.parallelize import ParallelPreview
 from magi2.parallel.collectives import Group
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
+from tests.models.preview.preview_goldens import tiny_config
 
 CARD = 80 << 30
 TOKENS = {"video": 57_344, "audio": 250, "text": 7_000}  # 540p with the longest prompts

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from preview_goldens import load_golden
 
 from magi2.models.preview.grouped import grouped_linear, grouped_rms_norm
+from tests.models.preview.preview_goldens import load_golden
 
 
 def test_norm_with_three_weights_equals_the_published_values(device: torch.device) -> None:

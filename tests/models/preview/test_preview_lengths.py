@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from preview_goldens import golden_json
 
 from magi2.errors import InputError
 from magi2.models.preview.lengths import audio_latent_count, frame_count, latent_size, video_latent_count
+from tests.models.preview.preview_goldens import golden_json
 
 LENGTHS = golden_json("lengths")
 

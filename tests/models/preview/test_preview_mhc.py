@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import assert_one_bf16_ulp, load_golden
 from torch import Tensor
 
 from magi2.models.preview.mhc import MhcWeights, mhc_coefficients, mhc_logits, mhc_post, mhc_pre, sinkhorn
+from tests.models.preview.preview_goldens import assert_one_bf16_ulp, load_golden
 
 
 @pytest.fixture(scope="module")

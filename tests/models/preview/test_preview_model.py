@@ -9,17 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from preview_goldens import (
-    AUDIO_LENGTH,
-    CHECKPOINT,
-    DTYPES,
-    LATENT_SIZE,
-    conditioning,
-    load_golden,
-    relative_l2,
-    time_tolerance,
-)
-from preview_goldens import tiny_config as make_tiny_config
 from torch import Tensor
 
 from magi2.errors import ContractError
@@ -29,6 +18,17 @@ from magi2.models.preview.layout import ClipLayout, latent_rows
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import PreviewOps
 from magi2.models.preview.state_dict import init_random_, load_preview
+from tests.models.preview.preview_goldens import (
+    AUDIO_LENGTH,
+    CHECKPOINT,
+    DTYPES,
+    LATENT_SIZE,
+    conditioning,
+    load_golden,
+    relative_l2,
+    time_tolerance,
+)
+from tests.models.preview.preview_goldens import tiny_config as make_tiny_config
 
 
 def latents(device: torch.device) -> tuple[Tensor, Tensor]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import DTYPES, load_golden, relative_l2
 from torch import Tensor
 
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.moe import Routes, route, run_experts, sort_routes
+from tests.models.preview.preview_goldens import DTYPES, load_golden, relative_l2
 
 
 def assert_same_routes(routes: Routes, expert_ids: Tensor, weights: Tensor) -> None:

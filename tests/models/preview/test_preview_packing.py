@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from preview_goldens import AUDIO_LENGTH, LATENT_SIZE, conditioning, golden_json, load_golden, time_tolerance
 from torch import Tensor
 
 from magi2.errors import ContractError
@@ -14,6 +13,14 @@ from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.layout import Packing, Source, grouping, latent_rows, pack, static_features, unpack
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.time_channels import normalised_time, time_channels, time_frequencies
+from tests.models.preview.preview_goldens import (
+    AUDIO_LENGTH,
+    LATENT_SIZE,
+    conditioning,
+    golden_json,
+    load_golden,
+    time_tolerance,
+)
 
 ROPE_CASES = golden_json("rope_coords")["cases"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from preview_goldens import AUDIO_LENGTH, LATENT_SIZE, conditioning, load_golden, tiny_config
 
 from magi2.errors import ConfigError, ContractError
 from magi2.models.preview.conditioning import Conditioning
@@ -15,6 +14,7 @@ from magi2.models.preview.state_dict import init_random_
 from magi2.parallel.collectives import Group
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
+from tests.models.preview.preview_goldens import AUDIO_LENGTH, LATENT_SIZE, conditioning, load_golden, tiny_config
 
 
 def rank_model(text: str, rank: int = 0) -> ParallelPreview:

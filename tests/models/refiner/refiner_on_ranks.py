@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import runpy
 from pathlib import Path
 
 import torch
-from rank_launch import on_ranks
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,13 +15,14 @@ from magi2.models.refiner.loading import load_refiner
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from magi2.sampling.refine import denoise_refiner, upsample_latents
+from tests.no_device_read import NoDeviceRead
+from tests.rank_launch import on_ranks
 
 TINY = RefinerConfig(
     num_layers=5, hidden_size=128, head_dim=32, num_query_groups=2, text_in_channels=96, mm_layers=(0, 1, 4)
 )
 CPU = torch.device("cpu")
 TESTS = Path(__file__).parents[2]
-NoDeviceRead = runpy.run_path(str(TESTS / "conftest.py"))["NoDeviceRead"]
 
 
 def layouts(ranks: int) -> list[str]:

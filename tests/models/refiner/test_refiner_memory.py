@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from peak_bytes import PeakBytes
 
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.model import RefinerModel
@@ -16,6 +15,7 @@ from magi2.models.refiner.windows import window_grid
 from magi2.parallel.collectives import Group, Pending
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
+from tests.peak_bytes import PeakBytes
 
 GIB = 2**30
 DELIVERY, TEXT = (63, 68, 120), 2000

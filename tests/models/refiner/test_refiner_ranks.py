@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-from rank_launch import launch
 from safetensors.torch import load_file
 
 from magi2.parallel.layout import ParallelLayout
+from tests.rank_launch import launch
 
 pytestmark = pytest.mark.ranks
-SCRIPT = Path(__file__).with_name("refiner_on_ranks.py")
 WORLDS = (2, 4, 8)
 CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
 
@@ -22,7 +20,7 @@ CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
 def found(tmp_path_factory):
     """The folder with what the ranks of every world found."""
     folder = tmp_path_factory.mktemp("refiner")
-    launch(SCRIPT, WORLDS, folder)
+    launch("tests.models.refiner.refiner_on_ranks", WORLDS, folder)
     return folder
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from peak_bytes import PeakBytes
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from magi2.models.turbo_vae.layers import normalise_channels
 from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.turbo_vae.windows import Window
 from magi2.models.video_vae.initialise import init_random_
+from tests.peak_bytes import PeakBytes
 
 CASES = ("A", "B", "C")
 LENGTHS = [("A", 5), ("A", 7), ("A", 8), ("A", 16), ("A", 32), ("B", 2), ("B", 3), ("B", 7), ("B", 8), ("C", 13)]

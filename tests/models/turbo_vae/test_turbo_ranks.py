@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from rank_launch import launch
 from safetensors.torch import load_file
 from torch import Tensor
-from turbo_on_ranks import LATENTS, clip, toy
+
+from tests.models.turbo_vae.turbo_on_ranks import LATENTS, clip, toy
+from tests.rank_launch import launch
 
 pytestmark = pytest.mark.ranks
 WORLDS = (2, 4)
@@ -22,7 +23,7 @@ Spread = tuple[list[dict[str, Any]], dict[str, Tensor]]
 def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what the ranks of every world found."""
     folder = tmp_path_factory.mktemp("turbo")
-    launch(Path(__file__).with_name("turbo_on_ranks.py"), WORLDS, folder)
+    launch("tests.models.turbo_vae.turbo_on_ranks", WORLDS, folder)
     return folder
 
 

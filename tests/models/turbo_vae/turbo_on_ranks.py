@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from rank_launch import on_ranks
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from magi2.models.turbo_vae.windows import Window
 from magi2.models.video_vae.initialise import init_random_
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
+from tests.rank_launch import on_ranks
 
 LATENTS = 63
 

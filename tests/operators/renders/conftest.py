@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from renders_site import Site, client, copy_site, make_site, served
+
+from tests.operators.renders.renders_site import Site, client, copy_site, make_site, served
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fastapi.testclient import TestClient
-from renders_site import BATCH, HOSTILE, OTHER, RUN, Site, client, end
 
 from magi2.catalog import BatchState
 from magi2.catalog.records import Action, Actor
+from tests.operators.renders.renders_site import BATCH, HOSTILE, OTHER, RUN, Site, client, end
 
 
 def test_the_newest_batch_comes_first(viewer: TestClient) -> None:

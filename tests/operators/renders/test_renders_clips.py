@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from renders_site import BATCH, HOSTILE, LONG, OTHER, Site, client
+
+from tests.operators.renders.renders_site import BATCH, HOSTILE, LONG, OTHER, Site, client
 
 CLIPS = f"/api/batches/{BATCH}/clips"
 

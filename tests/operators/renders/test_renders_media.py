@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from renders_site import BATCH, PNG, Site, client, finish, publish
 
 from magi2.catalog import RunState
 from magi2.types import StageName
 from operators.renders.bundle import FOLDER, TYPES
 from operators.renders.media import LINK_LIFE, picture_type
+from tests.operators.renders.renders_site import BATCH, PNG, Site, client, finish, publish
 
 
 def test_a_player_can_seek(site: Site, viewer: TestClient) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
-from renders_site import Site, client
 
 from magi2.errors import InfrastructureError
+from tests.operators.renders.renders_site import Site, client
 
 
 def test_a_viewer_scrapes_what_the_catalog_counts(viewer: TestClient) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from renders_site import BATCH, HOSTILE, LONG, Site, client
 
 from magi2.catalog import Actor
 from operators.renders.html import Markup, element, page
+from tests.operators.renders.renders_site import BATCH, HOSTILE, LONG, Site, client
 
 KNOWN = {
     *("html", "head", "meta", "title", "link", "body", "h1", "h2", "nav", "p", "a", "table", "tr", "th", "td"),
