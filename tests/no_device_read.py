@@ -13,6 +13,9 @@ class NoDeviceRead(TorchDispatchMode):
 
     waiting = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "bincount", "_unique2")
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         assert name not in self.waiting, f"{func} waits for the device"

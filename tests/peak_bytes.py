@@ -13,7 +13,7 @@ class PeakBytes(TorchDispatchMode):
     """The most bytes that tensors made under it held at one time."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live: dict[int, int] = {}
         self.peak = 0
 

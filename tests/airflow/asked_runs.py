@@ -92,7 +92,7 @@ def test(name: str, conf: dict[str, Any]) -> str:
 
 
 def main(paused: str, cancelled: str) -> None:
-    StageOperator._run = run
+    StageOperator._run = run  # type: ignore[assignment,method-assign]
     StageOperator.wait = timedelta(seconds=1)
     test("magi2_render_batch", {"batch": paused, "budget": 2.5, "priority": 4})
     failed = test("magi2_render_batch", {"batch": cancelled})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 from selenium import webdriver
@@ -72,9 +72,9 @@ class Page:
     def find(self, css: str, text: str | None = None) -> WebElement:
         """The first element that is shown, with exactly this text if one is given."""
 
-        def look(chromium: webdriver.Chrome) -> WebElement | None:
+        def look(chromium: webdriver.Chrome) -> WebElement | Literal[False]:
             found = chromium.find_elements(By.CSS_SELECTOR, f".renders {css}")
-            return next((e for e in found if e.is_displayed() and text in (None, e.text)), None)
+            return next((e for e in found if e.is_displayed() and text in (None, e.text)), False)
 
         return self.until(look, f"an element {css} {text or ''}")
 
@@ -86,7 +86,7 @@ class Page:
         """Click on an element once it is there."""
         self.find(css, text).click()
 
-    def until(self, condition: Callable[[webdriver.Chrome], T], what: str) -> T:
+    def until(self, condition: Callable[[webdriver.Chrome], T | Literal[False]], what: str) -> T:
         """Wait for something; fails the test naming it."""
         return self._wait.until(condition, f"waited for {what}")
 
@@ -128,4 +128,5 @@ class Page:
 
     def errors(self) -> list[str]:
         """What the browser complained of since it was last asked."""
-        return [entry["message"] for entry in self.chromium.get_log("browser") if entry["level"] == "SEVERE"]
+        log = self.chromium.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in log if entry["level"] == "SEVERE"]

@@ -67,7 +67,7 @@ class BrowserSite:
         self.catalog.batches.mark(MANY, BatchState.CANCELLED)
 
     def _enter(self, batch_id: str, name: str, clips: int, run_id: str | None) -> None:
-        origin = {"dag_id": DAG_ID if run_id else None, "run_id": run_id}
+        origin: dict[str, Any] = {"dag_id": DAG_ID if run_id else None, "run_id": run_id}
         batch = NewBatch(batch_id=batch_id, name=name, source="x.jsonl", clips_total=clips, **origin)
         self.catalog.batches.create(batch, {PROFILE: {"refiner": None}})
         self.catalog.clips.add(batch_id, (PlannedClip(clip(number), 0) for number in range(clips)))
@@ -122,7 +122,7 @@ class BrowserSite:
         """What a stage would enter when a clip of the watched batch fails."""
         clip_id = clip(0).clip_id
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.RUNNING)
-        failure = {"failed_stage": StageName.PREVIEW, "reason": "not enough memory"}
+        failure: dict[str, Any] = {"failed_stage": StageName.PREVIEW, "reason": "not enough memory"}
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.FAILED, **failure)
 
 

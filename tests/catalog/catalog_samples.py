@@ -113,5 +113,5 @@ def clip_document(clip: Clip) -> dict[str, Any]:
 
 
 def result(clip: Clip, state: str = "made", **values: Any) -> dict[str, Any]:
-    row = {"clip_id": clip.clip_id, "state": state, "key": None, "seconds": 2.5, "flags": []}
+    row: dict[str, Any] = {"clip_id": clip.clip_id, "state": state, "key": None, "seconds": 2.5, "flags": []}
     return {**row, "error_code": None, "error": None, **values}

@@ -59,7 +59,8 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     """A database without tables."""
     if request.param == "sqlite":
         return URL.create("sqlite", database=str(tmp_path / "empty" / "catalog.sqlite"))
-    return request.getfixturevalue("postgres").new()
+    postgres: Databases = request.getfixturevalue("postgres")
+    return postgres.new()
 
 
 @pytest.fixture(params=KINDS)
@@ -69,7 +70,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
         path = tmp_path / "catalog.sqlite"
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         return URL.create("sqlite", database=str(path))
-    return request.getfixturevalue("postgres").emptied()
+    postgres: Databases = request.getfixturevalue("postgres")
+    return postgres.emptied()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ DAG_ID = "magi2_render_batch"
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
 START_TIMEOUT_S, RUN_TIMEOUT_S = 240.0, 400.0
 VICTIMS = ("worker", "task", "supervisor", "scheduler")
-STAGES = [stage for stage in StageName if stage is not StageName.NEGATIVE]
+STAGES: list[StageName] = [stage for stage in StageName if stage is not StageName.NEGATIVE]
 EARLY, LATE = (StageName.ENHANCE, StageName.ENCODE), (StageName.PREVIEW, StageName.DECODE, StageName.MUX)
 """Stages of a profile without refiner."""
 LONG_STAGES = (*LATE, StageName.REFINE)
@@ -182,7 +182,12 @@ class Site:
         """Wait for the fault's moment and kill; the keys of what was finished before."""
         earlier = set(self.store.keys(fault.stage))
         found: list[int] = []
-        wait_until(lambda: found.extend(filter(None, [self.worker(fault.stage)])) or found, START_TIMEOUT_S)
+
+        def started() -> bool:
+            found.extend(filter(None, [self.worker(fault.stage)]))
+            return bool(found)
+
+        wait_until(started, START_TIMEOUT_S)
         worker = found[0]
         task = parent(worker)
         victim = {"worker": worker, "task": task, "supervisor": parent(task)}.get(fault.victim)

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.multiprocessing.spawn import start_processes
 
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
@@ -126,10 +126,13 @@ def published_layout_case(rank: int) -> dict[str, bool]:
         outbox[:, :, block] = stored[kind][own].view(lengths[rank], 4, -1, 3).transpose(0, 1)
     heads = exchange.to_heads(outbox, lengths)
     home = exchange.to_tokens(heads[:, :2].contiguous(), lengths)
-    tokens = []
-    run = ExpertExchange(mesh.ep, Places(8, 4), Buffers()).start(
-        stored[f"rank{rank}.ep_local"], (2, 2, 2, 2), lambda arrived: tokens.append(arrived.clone()) or 2 * arrived
-    )
+    tokens: list[Tensor] = []
+
+    def double(arrived: Tensor) -> Tensor:
+        tokens.append(arrived.clone())
+        return 2 * arrived
+
+    run = ExpertExchange(mesh.ep, Places(8, 4), Buffers()).start(stored[f"rank{rank}.ep_local"], (2, 2, 2, 2), double)
     run.compute()
     return {
         "queries": torch.equal(heads[:, :2], stored[f"rank{rank}.cp_after_all_to_all_q"]),
@@ -168,7 +171,7 @@ def save_large(folder: Path) -> None:
         shapes = PreviewModel(large_config()).state_dict()
     names, files = sorted(shapes), 6
     folder.mkdir()
-    index = {}
+    index: dict[str, str] = {}
     for number in range(files):
         part = {name: torch.zeros(shapes[name].shape, dtype=shapes[name].dtype) for name in names[number::files]}
         save_file(part, folder / f"{number}.safetensors")
@@ -209,9 +212,7 @@ def main(folder: Path) -> None:
     save_large(folder / "large")
     for world in WORLDS:
         began = time.monotonic()
-        torch.multiprocessing.start_processes(
-            rank_main, args=(world, folder, expected), nprocs=world, start_method="fork"
-        )
+        start_processes(rank_main, args=(world, folder, expected), nprocs=world, start_method="fork")  # type: ignore[no-untyped-call]
         sys.stderr.write(f"{world} ranks: {time.monotonic() - began:.1f} s\n")
 
 

@@ -71,5 +71,5 @@ if __name__ == "__main__":
 
     render.STAGES[PreviewStage.name] = FaultyPreview
     if "rank" in FAULT:  # the others will never come to the same point
-        meeting.Team = lambda mesh, control: Team(mesh, control, patience_s=2.0)  # type: ignore[assignment,misc]
+        meeting.Team = lambda mesh, control: Team(mesh, control, patience_s=2.0)  # type: ignore[assignment,attr-defined,misc]
     sys.exit(worker.main())

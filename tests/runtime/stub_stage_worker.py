@@ -22,7 +22,7 @@ from magi2.runtime.results import write_results
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
-STAGES = [stage for stage in StageName if stage is not StageName.NEGATIVE]
+STAGES: list[StageName] = [stage for stage in StageName if stage is not StageName.NEGATIVE]
 CLIPS = [Clip(prompt=f"prompt {n}", seed=n, profile_name="stub", profile_digest="0") for n in range(3)]
 STEPS = 3
 PAYLOADS = ("latents.bin", "sound.bin")

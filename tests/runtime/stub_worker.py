@@ -140,5 +140,5 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
 if __name__ == "__main__":
     worker.run_job = run_job
     worker._peak_memory = lambda: 12345
-    worker.EventProgress = partial(EventProgress, heartbeat_s=0.1)  # type: ignore[assignment,misc]
+    worker.EventProgress = partial(EventProgress, heartbeat_s=0.1)  # type: ignore[assignment,attr-defined,misc]
     sys.exit(worker.main())

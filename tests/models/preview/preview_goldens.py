@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -23,8 +24,9 @@ def load_golden(name: str, device: torch.device | str = "cpu") -> dict[str, Tens
     return load_file(FOLDER / f"{name}.safetensors", device=str(device))
 
 
-def golden_json(name: str) -> dict:
-    return json.loads((FOLDER / f"{name}.json").read_text())
+def golden_json(name: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return fields
 
 
 def tiny_config() -> PreviewConfig:

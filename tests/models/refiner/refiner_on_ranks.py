@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from magi2.models.refiner.config import RefinerConfig
+from magi2.models.refiner.context import Refiner
 from magi2.models.refiner.loading import load_refiner
+from magi2.models.refiner.partition import GridPart
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from magi2.sampling.refine import denoise_refiner, upsample_latents
@@ -33,17 +36,24 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
 
 
+def grid_size(latents: Tensor) -> tuple[int, int, int]:
+    frames, height, width = latents.shape[2:]
+    return frames, height, width
+
+
 @torch.no_grad()
 def work(ranks: int, folder: Path) -> None:
     torch.use_deterministic_algorithms(True)
     golden = TESTS / "golden" / "refiner"
     for name in layouts(ranks):
         mesh = Mesh.create(ParallelLayout.parse(name), CPU)
-        results, facts = {}, {}
+        results: dict[str, Tensor] = {}
+        facts: dict[str, dict[str, Any]] = {}
         refiner = load_refiner(golden / "tiny_checkpoint", TINY, compute_dtype=torch.float32, mesh=mesh)
         for case in ("forward_t2v", "forward_with_audio"):
             given = load_file(golden / f"{case}.safetensors")
-            grid = refiner.prepare_grid(tuple(given["video"].shape[2:]))
+            grid = refiner.prepare_grid(grid_size(given["video"]))
+            assert isinstance(grid, GridPart)
             context = refiner.prepare(grid, given["text"], given.get("audio"))
             mesh.meter.start()
             with NoDeviceRead():
@@ -64,9 +74,9 @@ def work(ranks: int, folder: Path) -> None:
             save_file(results, folder / f"{name}.safetensors")
 
 
-def sample(refiner, given: dict[str, Tensor]) -> Tensor:
+def sample(refiner: Refiner, given: dict[str, Tensor]) -> Tensor:
     latents = upsample_latents(given["preview_latent"], (9, 22))
-    grid = refiner.prepare_grid(tuple(latents.shape[2:]))
+    grid = refiner.prepare_grid(grid_size(latents))
     contexts = [refiner.prepare(grid, given[name]) for name in ("context", "context_null")]
     return denoise_refiner(refiner, latents, given["noise"], *contexts).contiguous()
 

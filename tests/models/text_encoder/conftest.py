@@ -27,7 +27,8 @@ def text_vectors(golden_text: Path) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="session")
 def text_prompts(golden_text: Path) -> dict[str, Any]:
-    return json.loads((golden_text / "prompts.json").read_text(encoding="utf-8"))
+    prompts: dict[str, Any] = json.loads((golden_text / "prompts.json").read_text(encoding="utf-8"))
+    return prompts
 
 
 @pytest.fixture(scope="session")

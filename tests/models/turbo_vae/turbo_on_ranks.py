@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -59,7 +60,8 @@ def work(ranks: int, folder: Path) -> None:
     for index, decoded in enumerate(decoder.decode(clip(1))):
         windows.append(decoded)
         ahead += list(windows_ahead(folder, ranks, index + 1))
-    facts = {"windows": len(windows), "ahead": max(ahead, default=0), "sent": mesh.meter.sent_bytes["turbo.frames"]}
+    sent = mesh.meter.sent_bytes["turbo.frames"]
+    facts: dict[str, Any] = {"windows": len(windows), "ahead": max(ahead, default=0), "sent": sent}
     stopped = decoder.decode(clip(2))
     facts["first"] = len(list(itertools.islice(stopped, 1)))
     del stopped  # closes it: the rest is exchanged and dropped

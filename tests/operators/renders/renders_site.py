@@ -187,7 +187,7 @@ def served(site: Site) -> Iterator[None]:
             return await get_user(request, None, None)  # type: ignore[return-value]
         return SimpleAuthManagerUser(username=f"the {role}", role=None if role == NO_ROLE else role)
 
-    nowhere = {airflow_app: lambda: None}  # importing Airflow's own app takes seconds
+    nowhere: dict[Any, Any] = {airflow_app: lambda: None}  # importing Airflow's own app takes seconds
     app.dependency_overrides |= {get_user: person, deployment: lambda: site.deployment, **nowhere}
     try:
         yield
