@@ -6,7 +6,7 @@ import { ClipGrid } from "./grid.js";
 import { Answer, Choice, Heading, Said, SearchBox, StageBars, When } from "./parts.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
-import { query, useServer } from "./server.js";
+import { useServer } from "./server.js";
 
 const ORDERS = [
   ["", "By name"],
@@ -106,7 +106,10 @@ function Failures({ batch, route, mayAct }) {
 }
 
 function whatFailed({ clips, refused_rows }) {
-  const parts = [clips.failed && `${plural(clips.failed, "clip")} failed`, refused_rows && `${plural(refused_rows, "row")} refused`];
+  const parts = [
+    clips.failed && `${plural(clips.failed, "clip")} failed`,
+    refused_rows && `${plural(refused_rows, "row")} refused`,
+  ];
   return parts.filter(Boolean).join(", ");
 }
 

@@ -18,7 +18,7 @@ export function Clip({ route, batch, mayAct, isFirst, batchId }) {
       h(
         "div",
         { className: "stack" },
-        h(Head, { clip, route, mayAct, isFirst }),
+        h(Head, { clip, mayAct, isFirst }),
         clip.store_problem && h("p", { className: "refusal", role: "status" }, h(Said, { text: clip.store_problem })),
         h("div", { className: "clip" }, h(Picture, { clip }), h(Origin, { clip, currency: batch?.currency })),
         h(Timeline, { steps: clip.timeline, currency: batch?.currency }),
@@ -34,7 +34,7 @@ export function Clip({ route, batch, mayAct, isFirst, batchId }) {
   );
 }
 
-function Head({ clip, route, mayAct, isFirst }) {
+function Head({ clip, mayAct, isFirst }) {
   return h(
     "header",
     { className: "stack tight" },

@@ -21,7 +21,8 @@ export function useRoute() {
 
 function changed(params, changes) {
   const next = new URLSearchParams(params);
-  if ("batch" in changes) [...FILTERS, "clip", "other"].forEach((name) => next.delete(name));
+  const stale = "batch" in changes ? [...FILTERS, "clip", "other"] : [];
+  for (const name of stale) next.delete(name);
   if ("clip" in changes) next.delete("other");
   for (const [name, value] of Object.entries(changes)) {
     if (value) next.set(name, value);

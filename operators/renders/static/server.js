@@ -77,7 +77,8 @@ class Asking {
     clearTimeout(this.timer);
     this.isDue = false;
     this.abort?.abort();
-    const abort = (this.abort = new AbortController());
+    const abort = new AbortController();
+    this.abort = abort;
     let error = null;
     try {
       this.data = await request(this.path, { signal: abort.signal });
