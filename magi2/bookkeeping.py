@@ -122,7 +122,9 @@ class Bookkeeper:
     def cost(self, batch_id: str, price: Price | None) -> BatchCost | None:
         """What a batch took so far, or None when the catalog does not say."""
         found: list[BatchCost] = []
-        self._enter(lambda catalog: found.append(BatchCost.read(catalog, batch_id, price)))
+        self._enter(
+            lambda catalog: found.append(BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch_id), price))
+        )
         return found[0] if found else None
 
     def reported(self, report: Report) -> None:

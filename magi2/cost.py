@@ -6,14 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError
 from magi2.types import StageName
-
-if TYPE_CHECKING:
-    from magi2.catalog import Catalog
 
 
 @dataclass(frozen=True)
@@ -71,13 +68,13 @@ class BatchCost:
     stage_seconds: Mapping[StageName, float]
 
     @classmethod
-    def read(cls, catalog: Catalog, batch_id: str, price: Price | None) -> Self:
-        """What the catalog knows of a batch. Raises InfrastructureError when it does not answer."""
+    def from_seconds(cls, seconds: Mapping[tuple[str, StageName], float], price: Price | None) -> Self:
+        """The cost of a batch from its accelerator-seconds by clip id and stage (`Runs.accelerator_seconds`)."""
         clips: dict[str, float] = defaultdict(float)
         stages: dict[StageName, float] = defaultdict(float)
-        for (clip_id, stage), seconds in catalog.runs.accelerator_seconds(batch_id).items():
-            clips[clip_id] += seconds
-            stages[stage] += seconds
+        for (clip_id, stage), taken in seconds.items():
+            clips[clip_id] += taken
+            stages[stage] += taken
         return cls(price, dict(clips), {stage: stages[stage] for stage in StageName if stage in stages})
 
     @property

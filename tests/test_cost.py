@@ -51,7 +51,7 @@ def test_cost_is_told_by_clip_stage_and_batch(tmp_path: Path, price: Price | Non
     ):
         run = Run(clip_id=clip_id, stage=stage, state=RunState.MADE, accelerator_seconds=seconds)
         catalog.runs.finish("b", [run])
-    cost = BatchCost.read(catalog, "b", price)
+    cost = BatchCost.from_seconds(catalog.runs.accelerator_seconds("b"), price)
     assert (cost.accelerator_seconds, list(cost.stage_seconds)) == (1000.0, [StageName.ENCODE, StageName.PREVIEW])
     figures = [cost.total, cost.of_clip(one), cost.of_clip("other"), cost.of_stage(StageName.PREVIEW)]
     assert figures == ([pytest.approx(value) for value in (1.0, 0.81, 0.0, 0.99)] if price else [None] * 4)

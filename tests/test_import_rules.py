@@ -1,219 +1,137 @@
-"""Who may import whom, read from the sources without running them."""
+"""Who may import whom, read from the sources without running them; `import_rules.table` has the rules."""
 
 from __future__ import annotations
 
 import ast
-import sys
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from graphlib import TopologicalSorter
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors.torch", "numpy"}
-
-
-@dataclass(frozen=True)
-class Import:
-    """One import of `module` in a file; `at_load` when it runs as soon as the file is imported."""
-
-    importer: str
-    module: str
-    at_load: bool
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.importer}:{self.line} imports {self.module}"
-
-    @property
-    def top(self) -> str:
-        return self.module.partition(".")[0]
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-@cache
-def sources() -> dict[str, ast.Module]:
-    """Every module of the product by dotted name."""
-    paths = [path for top in ("magi2", "operators", "dags") for path in sorted((ROOT / top).rglob("*.py"))]
-    return {module_name(path): ast.parse(path.read_text(), str(path)) for path in paths}
-
-
-@cache
-def imports() -> tuple[Import, ...]:
-    return tuple(found for name, tree in sources().items() for found in _imports(name, tree, at_load=True))
-
-
-def _imports(importer: str, node: ast.AST, *, at_load: bool) -> Iterator[Import]:
-    if isinstance(node, ast.Import):
-        yield from (Import(importer, alias.name, at_load, node.lineno) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        assert node.level == 0 and node.module, f"{importer}:{node.lineno}: relative import"
-        for alias in node.names:
-            full = f"{node.module}.{alias.name}"
-            is_module = full in sources() or full in HEAVY
-            yield Import(importer, full if is_module else node.module, at_load, node.lineno)
-    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        for child in node.body:
-            yield from _imports(importer, child, at_load=False)
-        for child in node.orelse:
-            yield from _imports(importer, child, at_load=at_load)
-    else:
-        runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.iter_child_nodes(node):
-            yield from _imports(importer, child, at_load=at_load and not runs_later)
-
-
-def below(module: str, *packages: str) -> bool:
-    """Whether a module is one of `packages` or inside one."""
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
+from tests.import_rules.reading import (
+    AROUND,
+    HEAVY,
+    PRODUCT,
+    ROOT,
+    Import,
+    below,
+    imports,
+    imports_of,
+    loaded_with,
+    sources,
+)
+from tests.import_rules.table import TABLE, Row, covers, goes_down, is_allowed, row_of
 
 
 def of(*packages: str) -> list[Import]:
-    """Imports of other than the standard library, made in `packages`."""
-    return [
-        found for found in imports() if below(found.importer, *packages) and found.top not in sys.stdlib_module_names
-    ]
+    """Imports made in `packages`."""
+    return [found for found in imports() if below(found.importer, *packages)]
 
 
-def listed(found: Iterator[Import] | list[Import]) -> list[str]:
+def listed(found: Iterable[Import]) -> list[str]:
     return [str(one) for one in found]
 
 
-ALLOWED: dict[str, tuple[str, ...]] = {
-    "magi2.errors": (),
-    "magi2.types": (),
-    "magi2.seeds": ("magi2.errors",),
-    "magi2.platform": ("torch", "magi2.errors"),
-    "magi2.kernels": ("torch", "triton"),
-    "magi2.parallel": ("torch", "magi2.errors"),
-    "magi2.models": ("torch", "safetensors", "magi2.errors", "magi2.kernels", "magi2.parallel"),
-    "magi2.models.text_encoder": ("transformers", "tokenizers"),
-    "magi2.sampling": ("torch", "magi2.errors", "magi2.seeds"),
-    "magi2.prompts": ("PIL", "json_repair", "openai", "pydantic", "magi2.errors"),
-    "magi2.media": ("PIL", "av", "ffmpeg", "imageio_ffmpeg", "numpy", "torch", "magi2.errors"),
-    "magi2.artifacts": ("minio", "urllib3", "safetensors", "torch", "magi2.errors", "magi2"),
-    "magi2.config": (
-        *("pydantic", "yaml", "magi2.errors", "magi2.media.delivery", "magi2.sampling.guidance_config"),
-        *(f"magi2.models.{name}.config" for name in ("preview", "refiner", "video_vae")),
-    ),
-    "magi2.checkpoints": ("torch", "safetensors", "magi2.artifacts", "magi2.config", "magi2.errors", "magi2.models"),
-    "magi2.stages": (
-        "torch",
-        *(
-            f"magi2.{name}"
-            for name in ("artifacts", "checkpoints", "config", "errors", "platform", "torch_build", "types")
-        ),
-        *(f"magi2.{name}" for name in ("media", "models", "parallel", "prompts", "sampling")),
-    ),
-}
-"""Package -> what it may import besides itself and the standard library. A package inside another may import more."""
+def modules_of(row: Row) -> list[str]:
+    return [module for module in sources() if row_of(module) is row]
 
 
-@pytest.mark.parametrize("package", ALLOWED)
-def test_a_package_imports_only_what_its_layer_may(package: str) -> None:
-    strays = [found for found in of(package) if not _is_allowed(found, package)]
+def test_every_module_is_in_a_row() -> None:
+    strays = [module for module in sources() if row_of(module) is None]
+    assert not strays, f"add to tests/import_rules/table.py: {strays}"
+
+
+def test_every_name_in_the_table_is_that_of_a_module_and_stands_once() -> None:
+    names = Counter(name for row in TABLE for name in row.names)
+    assert not {name for name, count in names.items() if count > 1}
+    assert not [name for name in names if not any(covers(name, module) for module in sources())]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_modules_import_only_what_their_row_allows(row: Row) -> None:
+    strays = [found for found in imports() if row_of(found.importer) is row and not is_allowed(*ends(found))]
     assert not strays, listed(strays)
 
 
-def _is_allowed(found: Import, package: str) -> bool:
-    if below(found.module, package) and package != "magi2":
-        return True
-    owners = [owner for owner in ALLOWED if below(found.importer, owner)]
-    allowed = [entry for owner in owners for entry in ALLOWED[owner]]
-    # "magi2" alone stands for its version; with anything below it the table would allow everything.
-    exact = found.module == "magi2" and "magi2" in allowed
-    return exact or below(found.module, *(entry for entry in allowed if entry != "magi2"), *owners)
+def ends(found: Import) -> tuple[str, str]:
+    return found.importer, found.module
 
 
-def test_the_library_never_imports_its_surface() -> None:
-    strays = [found for found in of("magi2") if found.top in ("airflow", "operators", "dags")]
+def test_modules_import_only_from_rows_further_down() -> None:
+    strays = [found for found in imports() if row_of(found.importer) and not goes_down(*ends(found))]
     assert not strays, listed(strays)
 
 
-def test_only_the_catalog_speaks_to_the_database() -> None:
-    strays = [
-        found
-        for found in of("magi2", "operators", "dags")
-        if found.top in ("sqlalchemy", "alembic") and not below(found.importer, "magi2.catalog")
-    ]
-    assert not strays, listed(strays)
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_a_row_allows_nothing_that_it_does_not_need(row: Row) -> None:
+    needed = [found.module for found in imports() if row_of(found.importer) is row]
+    unused = [name for name in row.may_import if not any(covers(name, module) for module in needed)]
+    assert not unused, f"take out of the row: {unused}"
+    assert not row.heavy or any(HEAVY & loaded_with(module).keys() for module in modules_of(row)), "not heavy"
 
 
-def test_stages_and_commands_are_imported_from_above_only() -> None:
-    lower = [f"magi2.{name}" for name in ("models", "sampling", "media", "prompts", "artifacts", "kernels", "config")]
-    strays = [found for found in of(*lower) if below(found.module, "magi2.stages", "magi2.runtime")]
-    strays += [
-        found for found in of("magi2") if below(found.module, "magi2.cli") and not below(found.importer, "magi2.cli")
-    ]
-    assert not strays, listed(strays)
-
-
-def test_artifacts_import_torch_only_where_tensors_are_read_or_written() -> None:
-    strays = [found for found in of("magi2.artifacts") if found.at_load and found.top in HEAVY]
-    assert not strays, listed(strays)
-
-
-def test_model_and_kernel_files_need_no_pydantic_numpy_or_einops() -> None:
-    strays = [
-        found
-        for found in of("magi2.models", "magi2.kernels", "magi2.sampling")
-        if found.top in ("pydantic", "numpy", "einops", "yaml")
-    ]
-    assert not strays, listed(strays)
-
-
-def loaded_with(module: str) -> dict[str, Import | None]:
-    """Every module that importing `module` imports as well, and the import that first led there."""
-    reached: dict[str, Import | None] = {}
-    waiting: list[tuple[str, Import | None]] = [(module, None)]
-    while waiting:
-        name, because = waiting.pop()
-        parents = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
-        for part in parents:
-            if part in reached:
-                continue
-            reached[part] = because
-            if part in sources():
-                waiting += [(found.module, found) for found in _at_load(part)]
-    return reached
-
-
-@cache
-def _at_load(importer: str) -> tuple[Import, ...]:
-    return tuple(found for found in imports() if found.importer == importer and found.at_load)
-
-
-SURFACE = sorted(name for name in sources() if below(name, "operators", "dags"))
-TORCH_FREE = [
-    *("magi2.types", "magi2.errors", "magi2.seeds", "magi2.batch", "magi2.plan", "magi2.config.load"),
-    *("magi2.stages.recipes", "magi2.stages.books", "magi2.stages.captions", "magi2.artifacts", "magi2.catalog"),
-    *("magi2.runtime.launcher", "magi2.runtime.exit_codes", "magi2.checkpoints.layout", "magi2.parallel.layout"),
-    "magi2.cli.main",
-    *SURFACE,
-]
-
-
-@pytest.mark.parametrize("module", TORCH_FREE)
-def test_what_plans_and_schedules_loads_no_heavy_library(module: str) -> None:
-    reached = loaded_with(module)
-    strays = [str(reached[name]) for name in HEAVY & reached.keys()]
-    assert not strays, strays
+@pytest.mark.parametrize("row", [row for row in TABLE if not row.heavy], ids=str)
+def test_a_row_that_is_not_heavy_loads_no_heavy_library(row: Row) -> None:
+    for module in modules_of(row):
+        reached = loaded_with(module)
+        strays = [str(reached[name]) for name in HEAVY & reached.keys()]
+        assert not strays, f"{module} loads a heavy library: {strays}"
 
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
-    graph = {
-        name: {found.module for found in _at_load(name) if found.module in sources() and found.module != name}
-        for name in sources()
-    }
-    TopologicalSorter(graph).prepare()
+    circle = circle_in(imports())
+    assert not circle, " -> ".join(circle)
+
+
+def circle_in(found: Iterable[Import]) -> list[str]:
+    """Modules that import each other in a circle by any import, on load or not; empty when there is none."""
+    graph: dict[str, set[str]] = {}
+    for one in found:
+        if one.module in sources() and one.module != one.importer:
+            graph.setdefault(one.importer, set()).add(one.module)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])[::-1]
+    return []
+
+
+NEVER = {
+    "the library never imports its surface": ("magi2", "airflow operators dags"),
+    "the product never imports what surrounds it": ("magi2 operators dags", "tools demo_world benchmarks tests"),
+    "what surrounds the product never imports its tests": ("tools demo_world benchmarks", "tests"),
+    "only tools and tests use the world of the demo": ("benchmarks", "demo_world"),
+    "files of DAGs name operators alone": ("dags", "magi2"),
+    "stages are imported from above": (
+        "magi2.models magi2.sampling magi2.media magi2.prompts magi2.artifacts magi2.kernels magi2.config",
+        "magi2.stages magi2.runtime",
+    ),
+    "commands are imported by commands": ("magi2 operators dags", "magi2.cli"),
+    "models and kernels know no stores": ("magi2.models magi2.kernels magi2.sampling", "magi2.artifacts minio"),
+    "models and kernels are torch alone": ("magi2.models magi2.kernels magi2.sampling", "pydantic numpy einops yaml"),
+}
+"""Rules that no row may loosen: who never imports what."""
+
+
+@pytest.mark.parametrize(("importers", "forbidden"), NEVER.values(), ids=NEVER)
+def test_some_imports_are_never_allowed(importers: str, forbidden: str) -> None:
+    strays = never(of(*importers.split()), forbidden)
+    assert not strays, listed(strays)
+
+
+def never(found: Iterable[Import], forbidden: str) -> list[Import]:
+    """The imports of what is forbidden, but for those that it makes itself."""
+    names = forbidden.split()
+    return [one for one in found if below(one.module, *names) and not below(one.importer, *names)]
+
+
+def test_only_the_catalog_speaks_to_the_database() -> None:
+    strays = never(
+        [found for found in of(*PRODUCT) if not below(found.importer, "magi2.catalog")], "sqlalchemy alembic"
+    )
+    assert not strays, listed(strays)
 
 
 READS_ENVIRONMENT = {
@@ -260,8 +178,7 @@ def test_every_imported_package_is_a_declared_dependency() -> None:
         requirement.partition(";")[0].split(">")[0].split("=")[0].split("[")[0].strip().lower()
         for requirement in [*project["dependencies"], *extras]
     }
-    own = {"magi2", "operators", "dags"}
-    tops = {found.top for found in of(*own)} - own
+    tops = {found.top for found in imports()} - {*PRODUCT, *AROUND}
     undeclared = {top for top in tops if DISTRIBUTIONS.get(top, top).lower() not in declared}
     assert not undeclared, undeclared
 
@@ -270,19 +187,66 @@ def test_nothing_prints() -> None:
     calls = [
         f"{name}:{node.lineno}"
         for name, tree in sources().items()
+        if below(name, *PRODUCT)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not calls, calls
 
 
-def test_the_rules_would_notice() -> None:
-    tree = ast.parse(
-        "import torch\nfrom magi2 import plan\nfrom typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import triton\ndef later():\n    import magi2.stages.base\n"
-    )
-    found = {one.module: one.at_load for one in _imports("magi2.artifacts.made_up", tree, at_load=True)}
+MADE_UP = """
+import torch
+from magi2 import plan
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import triton
+def later():
+    import magi2.stages.base
+"""
+
+
+def test_the_reader_tells_imports_on_load_from_later_ones() -> None:
+    found = {one.module: one.at_load for one in imports_of("magi2.artifacts.made_up", ast.parse(MADE_UP))}
     assert found == {"torch": True, "magi2.plan": True, "typing": True, "triton": False, "magi2.stages.base": False}
-    assert not _is_allowed(Import("magi2.artifacts.made_up", "magi2.plan", True, 2), "magi2.artifacts")
-    assert not _is_allowed(Import("magi2.models.preview.made_up", "transformers", True, 1), "magi2.models")
     assert "torch" in loaded_with("magi2.stages.base") and "airflow" in loaded_with("operators.base")
+
+
+@pytest.mark.parametrize(
+    ("importer", "module"),
+    [
+        ("magi2.artifacts.made_up", "magi2.plan"),
+        ("magi2.models.preview.made_up", "transformers"),
+        ("magi2.batch", "airflow.sdk"),
+        ("magi2.plan", "tools.demo"),
+        ("operators.base", "demo_world.judge"),
+        ("magi2.stages.base", "tests.import_rules.table"),
+        ("benchmarks.preview", "demo_world.scenes"),
+        ("magi2.made_up", "magi2.errors"),
+    ],
+)
+def test_the_rules_would_notice_a_forbidden_import(importer: str, module: str) -> None:
+    assert not is_allowed(importer, module)
+
+
+def test_the_rules_would_notice_an_import_that_goes_up() -> None:
+    assert not goes_down("magi2.stages.recipes", "magi2.stages.base")
+    assert not goes_down("magi2.catalog.made_up", "magi2.cli.main")
+    assert goes_down("magi2.stages.base", "magi2.stages.recipes") and goes_down("magi2.stages.base", "torch")
+
+
+def test_the_rules_would_notice_a_module_without_a_row() -> None:
+    assert row_of("magi2.made_up") is None and row_of("made_up") is None
+    assert row_of("magi2.catalog.made_up") is row_of("magi2.catalog")
+    assert row_of("magi2.stages.recipes") is not row_of("magi2.stages.base")
+
+
+@pytest.mark.parametrize("hidden", ["if TYPE_CHECKING:\n    import {}", "def later():\n    import {}", "import {}"])
+def test_the_rules_would_notice_a_circle(hidden: str) -> None:
+    down = imports_of("magi2.catalog.control", ast.parse("import magi2.cost"))
+    up = imports_of("magi2.cost", ast.parse(hidden.format("magi2.catalog.control")))
+    assert set(circle_in([*down, *up])) == {"magi2.cost", "magi2.catalog.control"}
+
+
+def test_the_rules_would_notice_what_is_never_allowed() -> None:
+    found = [Import("magi2.plan", "tools.demo", False, 1), Import("tools.demo", "tools.demo_clips", True, 1)]
+    assert never(found, "tools demo_world") == found[:1]

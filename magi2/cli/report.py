@@ -52,7 +52,7 @@ def _cost(settings: Settings, batch: str) -> BatchCost | None:
     try:
         catalog = open_catalog(catalog_url(settings))
         if catalog.batches.get(batch) is not None:
-            return BatchCost.read(catalog, batch, Price.of(settings))
+            return BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), Price.of(settings))
         reason = "the catalog does not know the batch (magi2 catalog rebuild)"
     except (ConfigError, InfrastructureError) as error:
         reason = str(error)

@@ -1,0 +1,180 @@
+"""Who may import whom: every module has its row, and a row imports only from rows further down.
+
+The order holds for all imports, also those inside functions and those for type checkers alone, so no two rows can need
+each other. A new module needs a row or a place in one; an import that a row no longer makes leaves the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True)
+class Row:
+    """One or more modules, each with all below it, but for those that a longer name in another row covers."""
+
+    modules: str
+    magi2: str = ""
+    """What they may import of magi2, besides what lies below their own names."""
+    others: str = ""
+    """What else: libraries, other folders, and `magi2` for the version alone."""
+    heavy: bool = False
+    """Whether importing them may load torch or another heavy library; all others load none, not even in turn."""
+
+    def __str__(self) -> str:
+        return self.modules
+
+    @property
+    def names(self) -> list[str]:
+        """The modules of the row."""
+        return self.modules.split()
+
+    @property
+    def may_import(self) -> list[str]:
+        """Modules and libraries by full name."""
+        return [f"magi2.{name}" for name in self.magi2.split()] + self.others.split()
+
+
+def covers(name: str, module: str) -> bool:
+    """Whether a name of the table stands for a module: itself or, except for `magi2`, what lies below it."""
+    return module == name or (name != "magi2" and module.startswith(f"{name}."))
+
+
+@cache
+def row_of(module: str) -> Row | None:
+    """The row that speaks for a module, None when there is none."""
+    named = [(name, row) for row in TABLE for name in row.names if covers(name, module)]
+    return max(named, key=lambda pair: len(pair[0]))[1] if named else None
+
+
+def is_allowed(importer: str, module: str) -> bool:
+    """Whether the importer's row lets it import a module, the order of rows apart."""
+    row = row_of(importer)
+    return row is not None and any(covers(name, module) for name in (*row.names, *row.may_import))
+
+
+def goes_down(importer: str, module: str) -> bool:
+    """Whether an import stays in its row or leads to one further down; libraries lie below all."""
+    row, target = row_of(importer), row_of(module)
+    return row is not None and (target is None or TABLE.index(target) >= TABLE.index(row))
+
+
+TABLE = [
+    # Airflow's side: the files of DAGs, the operators, the page Renders.
+    Row("dags", "", "airflow operators"),
+    Row(
+        "operators",
+        "artifacts bookkeeping catalog config control cost errors inbox intake plan report retention runtime "
+        "runtime.job stages.layouts types",
+        "airflow magi2 operators.renders",
+    ),
+    Row(
+        "operators.renders",
+        "artifacts catalog config cost errors metrics prompts rerun stages.captions stages.recipes types",
+        "airflow fastapi httpx prometheus_client pydantic",
+    ),
+    # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
+    Row(
+        "benchmarks",
+        "artifacts bookkeeping catalog checkpoints config intake kernels models parallel plan platform prompts runtime "
+        "sampling stages types",
+        "httpx safetensors tools torch triton",
+        heavy=True,
+    ),
+    Row("tools", "artifacts errors media rerun runtime types", "PIL demo_world", heavy=True),
+    Row(
+        "demo_world",
+        "artifacts batch checkpoints.layout config errors locks media models prompts sampling stages types",
+        "PIL magi2 numpy safetensors tokenizers torch transformers",
+        heavy=True,
+    ),
+    # The command line. It renders in its own process; only then does it load torch.
+    Row(
+        "magi2.cli",
+        "artifacts batch catalog checkpoints config cost errors estimate intake locks media.ffmpeg parallel.layout "
+        "plain plan platform report rerun retention runtime seeds stages status types",
+        "httpx magi2 rich typer yaml",
+    ),
+    # What a run leaves behind: the catalog's entries, reports, figures.
+    Row("magi2.bookkeeping", "artifacts catalog config cost errors pace plan report runtime types"),
+    Row("magi2.report", "artifacts cost errors media.files plain plan rerun runtime types"),
+    Row("magi2.metrics", "artifacts catalog cost errors types", "prometheus_client"),
+    Row("magi2.status", "catalog cost errors types"),
+    Row("magi2.plain"),
+    # Process groups that run the stages of one shard, and whether they may.
+    Row(
+        "magi2.runtime",
+        "artifacts checkpoints.layout config control errors locks parallel.layout plan platform stages types",
+        "torch",
+    ),
+    Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
+    Row("magi2.control", "artifacts catalog config cost errors plan runtime.job types"),
+    Row("magi2.pace", "runtime.events"),
+    Row("magi2.runtime.events magi2.runtime.exit_codes magi2.runtime.job", "errors parallel.layout types", "pydantic"),
+    # Batches: from a file to a plan, and again.
+    Row("magi2.intake", "artifacts batch checkpoints.layout config cost errors plan rerun stages.books stages.recipes"),
+    Row("magi2.inbox", "artifacts batch errors"),
+    Row("magi2.estimate", "artifacts parallel.layout plan types"),
+    Row("magi2.retention", "artifacts errors stages.snapshots types"),
+    Row("magi2.rerun", "artifacts batch config errors plan stages.recipes types"),
+    Row("magi2.plan", "artifacts batch config cost errors media.files stages.captions stages.recipes types"),
+    Row("magi2.batch", "config errors media.image prompts seeds types"),
+    # The database.
+    Row("magi2.locks", "artifacts catalog config"),
+    Row("magi2.catalog", "artifacts config cost errors types", "alembic pydantic sqlalchemy"),
+    Row("magi2.cost", "config errors types"),
+    # The stages, and the checkpoints that they load.
+    Row(
+        "magi2.stages",
+        "artifacts checkpoints.layout config errors media models parallel platform prompts sampling types",
+        "torch",
+        heavy=True,
+    ),
+    Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
+    # What determines an artifact, and what of it is stored.
+    Row("magi2.stages.reuse", "artifacts errors stages.captions stages.progress stages.recipes types"),
+    Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
+    Row("magi2.stages.layouts", "config parallel.layout platform torch_build types"),
+    Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths"),
+    Row("magi2.stages.progress", "errors types"),
+    Row("magi2.stages.books", "config prompts stages.recipes"),
+    Row("magi2.stages.captions", "artifacts errors prompts stages.recipes types"),
+    Row("magi2.stages.recipes", "artifacts config models.preview.lengths prompts types"),
+    Row(
+        "magi2.config",
+        "errors media.delivery models.preview.config models.refiner.config models.video_vae.config "
+        "sampling.guidance_config",
+        "pydantic yaml",
+    ),
+    Row("magi2.checkpoints.layout", "artifacts errors"),
+    Row("magi2.artifacts", "errors", "magi2 minio safetensors torch urllib3"),
+    Row("magi2.torch_build"),
+    # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
+    # which are spread over ranks and take kernels.
+    Row("magi2.prompts", "errors", "PIL json_repair openai pydantic"),
+    Row("magi2.media", "errors", "PIL av ffmpeg numpy torch", heavy=True),
+    Row("magi2.sampling", "errors seeds", "torch", heavy=True),
+    Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
+    Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
+    Row("magi2.kernels", "", "torch triton", heavy=True),
+    Row("magi2.parallel", "errors", "torch", heavy=True),
+    Row("magi2.platform", "errors", "torch", heavy=True),
+    # What of that is read where nothing is computed: settings of models, layouts of ranks, files.
+    Row("magi2.media.ffmpeg magi2.media.image", "errors media.files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
+    Row("magi2.media.delivery magi2.media.files", "errors"),
+    Row("magi2.sampling.guidance_config", "errors"),
+    Row(
+        "magi2.models.audio_vae.config magi2.models.preview.config magi2.models.preview.lengths "
+        "magi2.models.refiner.config magi2.models.turbo_vae.config magi2.models.video_vae.config "
+        "magi2.models.video_vae.statistics",
+        "errors",
+        "torch",
+    ),
+    Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
+    # Known to all.
+    Row("magi2.seeds", "errors"),
+    Row("magi2.types"),
+    Row("magi2.errors"),
+    Row("magi2"),
+]
