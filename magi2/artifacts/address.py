@@ -40,6 +40,12 @@ def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None
     return LocalStore(Path(unquote(parts.path)))
 
 
+def canonical_address(url: str) -> str:
+    """One spelling of an address for all that lead to the same store from this machine. Raises as `open_store` does."""
+    store = open_store(url)
+    return store.root.resolve().as_uri() if isinstance(store, LocalStore) else store.url
+
+
 def _open_s3(parts: SplitResult, scratch: Path, lock: NamedLocks | None) -> ArtifactStore:
     # Imported here: the SDK takes 0.2 s that commands on a local store need not pay.
     from minio.credentials import AWSConfigProvider, ChainedProvider, EnvAWSProvider, EnvMinioProvider

@@ -35,7 +35,8 @@ class StageJob:
     """One stage of one shard. Raises InputError for an id or number that is none.
 
     `layout` says how many processes work on it and how they share the work. `devices` are the accelerators that nobody
-    else may use meanwhile; None means all of the host's for a stage that computes on them and none for the others.
+    else may use meanwhile; None means all of the host's for a stage that computes on them and none for the others. A
+    job that uses none, as all do where the device is the CPU, shuts out those of the same store, stage and key.
     `lost` are clips that have failed in an earlier group of this job. `worker_module` is what `python -m` runs.
     """
 
@@ -71,6 +72,11 @@ class StageJob:
         if self.devices is not None:
             return self.devices
         return "all" if self.stage in ACCELERATOR_STAGES else ()
+
+    @property
+    def key(self) -> str:
+        """What tells its work from that of other jobs of this stage; the same for every attempt."""
+        return f"{self.batch_id}/{self.shard}"
 
     @property
     def title(self) -> str:

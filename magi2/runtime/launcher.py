@@ -11,12 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from magi2.artifacts.disk import disk_errors
+from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError, Magi2Error, error_from_code
 from magi2.runtime.channel import Listener
 from magi2.runtime.events import (
@@ -32,13 +34,14 @@ from magi2.runtime.events import (
 from magi2.runtime.exit_codes import error_from_exit
 from magi2.runtime.guard import Guard
 from magi2.runtime.job import JOB_FILE, LostClip, StageJob
-from magi2.runtime.lock import HeldLock, accelerator_lock
+from magi2.runtime.lock import HeldLock, accelerator_lock, work_lock
 from magi2.runtime.log_file import append_line, bound_log, excerpt, log_folder, open_log
 from magi2.runtime.process import ProcessGroup
 from magi2.runtime.progress_log import ProgressLog
 from magi2.runtime.run_folder import run_folder
 from magi2.runtime.tally import ClipLostError, Tally
 from magi2.runtime.watch import Limits, Watch
+from magi2.torch_build import is_cpu
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class Launcher:
         calling thread must be one that does not end before the call.
 
         Raises: the error that the worker reported; InfrastructureError for a rank that died or hung, naming it, or
-        accelerators that stay locked; CancelledError when it was stopped. The end of the group's output, and its first
+        a lock that stays held; CancelledError when it was stopped. The end of the group's output, and its first
         traceback, are in the message.
         """
 
@@ -99,16 +102,7 @@ class Launcher:
             return self._stopped.is_set() or (should_stop is not None and should_stop())
 
         place = run_folder(self._folder)
-        with (
-            _stopping_on_sigterm(self.stop),
-            accelerator_lock(
-                job.locked_devices,
-                timeout_s=self._limits.lock,
-                on_wait=lambda holder: logger.info("%s: waits for accelerators held by %s", job.title, holder),
-                should_stop=stops,
-                folder=place,
-            ) as lock,
-        ):
+        with _stopping_on_sigterm(self.stop), self._locked(job, place, stops) as lock:
             tally = Tally(on_event or _ignore)
             while True:
                 log = (self._logs or log_folder(place)) / _log_name(job)
@@ -116,6 +110,19 @@ class Launcher:
                     return _Run(job, lock, place, log, self._limits, tally, stops).execute()
                 except ClipLostError as loss:
                     job = replace(job, lost=tally.lost(loss))
+
+    def _locked(self, job: StageJob, place: Path, should_stop: ShouldStop) -> AbstractContextManager[HeldLock]:
+        """The job's accelerators; of a job on the CPU its work, so that no other attempt does the same meanwhile."""
+        devices = () if is_cpu(Settings.from_environment().device) else job.locked_devices
+        what = "accelerators" if devices else "the same work"
+        work = job.store, job.stage.value, job.key
+        lock = partial(accelerator_lock, devices) if devices else partial(work_lock, *work)
+        return lock(
+            timeout_s=self._limits.lock,
+            on_wait=lambda holder: logger.info("%s: waits for %s held by %s", job.title, what, holder),
+            should_stop=should_stop,
+            folder=place,
+        )
 
 
 @dataclass(frozen=True)

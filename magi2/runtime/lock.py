@@ -1,20 +1,22 @@
-"""A host-local lock on accelerators that the kernel frees when the last process of its holder is gone.
+"""Host-local locks, on accelerators or on a piece of work, that the kernel frees when their holder's last process ends.
 
-The lock belongs to the open file, not to a process: whoever inherits the descriptor keeps it locked. It is therefore
+A lock belongs to the open file, not to a process: whoever inherits the descriptor keeps it locked. It is therefore
 never unlocked, only closed, by the launcher and, through their death, by all processes the launcher gave it to.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from magi2.artifacts.address import canonical_address
 from magi2.errors import CancelledError, InfrastructureError
 from magi2.runtime.job import Devices
 from magi2.runtime.run_folder import run_folder
@@ -53,16 +55,45 @@ def accelerator_lock(
     Raises: InfrastructureError after `timeout_s`; CancelledError as soon as `should_stop` says so; ConfigError when
     `folder` is not this user's own.
     """
-    wait = _Wait(time.monotonic() + timeout_s, on_wait, should_stop)
-    place = run_folder(folder)
+    # A part is held as a share of the whole plus its own files, always in this order: no deadlock.
+    wanted = [("accelerators.lock", fcntl.LOCK_EX if devices == "all" else fcntl.LOCK_SH)] if devices else []
+    parts = () if devices == "all" else sorted(set(devices))
+    wanted += [(f"accelerator-{index}.lock", fcntl.LOCK_EX) for index in parts]
+    with _hold(run_folder(folder), wanted, _Wait(time.monotonic() + timeout_s, on_wait, should_stop)) as held:
+        yield held
+
+
+@contextmanager
+def work_lock(
+    store: str,
+    stage: str,
+    key: str,
+    *,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    folder: Path | None = None,
+) -> Iterator[HeldLock]:
+    """Hold what a stage makes under `key` in the store of this address against every other group of this user here.
+
+    The rest is as with `accelerator_lock`. The file goes at the end; it stays, free, where the holder was killed.
+    """
+    name = hashlib.sha256("\0".join((canonical_address(store), stage, key)).encode()).hexdigest()[:32]
+    place, wanted = run_folder(folder), [(f"work-{name}.lock", fcntl.LOCK_EX)]
+    try:
+        with _hold(place, wanted, _Wait(time.monotonic() + timeout_s, on_wait, should_stop)) as held:
+            yield held
+    finally:
+        _remove_if_free(place / wanted[0][0])
+
+
+@contextmanager
+def _hold(place: Path, wanted: Sequence[tuple[str, int]], wait: _Wait) -> Iterator[HeldLock]:
+    """Lock the files of these names, each in its mode of `flock`, one after the other."""
     fds: list[int] = []
     try:
-        if devices:
-            # A part is held as a share of the whole plus its own files, always in this order: no deadlock.
-            mode = fcntl.LOCK_EX if devices == "all" else fcntl.LOCK_SH
-            fds.append(_acquire(place / "accelerators.lock", mode, wait))
-        for index in () if devices == "all" else sorted(set(devices)):
-            fds.append(_acquire(place / f"accelerator-{index}.lock", fcntl.LOCK_EX, wait))
+        for name, mode in wanted:
+            fds.append(_acquire(place / name, mode, wait))
         held = HeldLock(tuple(fds))
         held.describe()
         yield held
@@ -111,6 +142,18 @@ def _acquire(path: Path, mode: int, wait: _Wait) -> int:
         except BaseException:
             os.close(fd)
             raise
+
+
+def _remove_if_free(path: Path) -> None:
+    """Remove the file of a lock that nobody holds: whoever has it open already will see that it is not there."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(fd, path):
+                path.unlink()
+        finally:
+            os.close(fd)
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -8,7 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +22,8 @@ from magi2.runtime import launcher as launcher_module
 from magi2.runtime import log_file
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, StageStarted, Step
 from magi2.runtime.exit_codes import ExitCode
+from magi2.runtime.job import StageJob
+from magi2.runtime.launcher import Launcher
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
 from tests.runtime.runtime_helpers import QUICK, WORKER, Machine, wait_until
@@ -200,37 +206,121 @@ def test_should_stop_is_asked_while_nothing_happens(machine: Machine) -> None:
         machine.launcher().run(machine.job(), should_stop=lambda: time.monotonic() > deadline)
 
 
-def test_overlapping_attempts_wait_for_the_accelerators(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    machine.act("wait")
-    first, outcomes, heard = machine.launcher(), [], list[Event]()
+@pytest.mark.parametrize(("device", "held"), [("cuda", "accelerators"), ("cpu", "the same work")])
+def test_late_attempt_and_its_retry_stay_apart_on_every_device(
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, device: str, held: str
+) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", device)
+    with running(machine, machine.job(attempt=1)) as first:
+        with pytest.raises(
+            InfrastructureError, match=r"still locked by group \d+, launcher \d+, since 20.* stage preview"
+        ):
+            machine.launcher(Limits(lock=0.5)).run(machine.job(attempt=2))
+        machine.act("succeed")
+        # A stage that needs no accelerator does not wait; one that does goes on when they are free.
+        assert machine.launcher(Limits(lock=0)).run(machine.job(StageName.MUX)).count("made") == 1
+        with caplog.at_level(logging.INFO):
+            stop_once_said(first, caplog, f"waits for {held} held by group")
+            assert machine.launcher().run(machine.job(attempt=2)).count("made") == 1
+    assert f"waits for {held} held by group" in caplog.text
 
-    def run_first() -> None:
-        try:
-            first.run(machine.job(attempt=1), on_event=heard.append)
-        except CancelledError as error:
-            outcomes.append(error)
 
-    def stop_first_once_it_is_waited_for() -> None:
-        wait_until(lambda: "waits for accelerators held by group" in caplog.text)
-        first.stop()
+def test_late_attempt_at_a_stage_without_accelerator_and_its_retry_stay_apart(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", "cuda")
+    with (
+        running(machine, machine.job(StageName.MUX, attempt=1)),
+        pytest.raises(InfrastructureError, match=r"still locked by group .* stage mux"),
+    ):
+        machine.launcher(Limits(lock=0)).run(machine.job(StageName.MUX, attempt=2))
 
-    thread = threading.Thread(target=run_first)
-    thread.start()
-    wait_until(lambda: heard)
-    with pytest.raises(InfrastructureError, match=r"still locked by group \d+, launcher \d+, since 20.* stage preview"):
-        machine.launcher(Limits(lock=0.5)).run(machine.job(attempt=2))
+
+@pytest.mark.parametrize(
+    ("device", "other", "waits"),
+    [
+        ("cpu", {"batch_id": "another"}, False),
+        ("cpu", {"shard": 1}, False),
+        ("cpu", {"stage": StageName.DECODE}, False),
+        ("cpu", {"store": "elsewhere"}, False),
+        ("cpu", {"store": "store/../store"}, True),
+        ("cpu", {"store": "link"}, True),
+        ("cuda", {"batch_id": "another"}, True),
+        ("cuda", {"store": "elsewhere"}, True),
+        ("cuda:0", {"shard": 1}, True),
+    ],
+)
+def test_jobs_exclude_each_other_by_their_work_on_the_cpu_and_by_the_host_on_accelerators(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, other: dict[str, Any], waits: bool
+) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", device)
+    machine.store.mkdir()
+    (machine.store.parent / "link").symlink_to(machine.store)
+    if "store" in other:
+        other = {"store": str(machine.store.parent / other["store"])}
+    with running(machine, machine.job()):
+        machine.act("succeed")
+        job = replace(machine.job(), **other)
+        if waits:
+            with pytest.raises(InfrastructureError, match="still locked by group"):
+                machine.launcher(Limits(lock=0)).run(job)
+        else:
+            assert machine.launcher(Limits(lock=0)).run(job).count("made") == 1
+
+
+@pytest.mark.parametrize(("is_cpu_build", "waits"), [(True, False), (False, True)])
+def test_without_a_device_the_build_of_torch_decides_what_is_locked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, is_cpu_build: bool, waits: bool
+) -> None:
+    monkeypatch.delenv("MAGI2_DEVICE", raising=False)
+    monkeypatch.setattr("magi2.torch_build.is_cpu_only", lambda: is_cpu_build)
     machine.act("succeed")
-    # A stage that needs no accelerator does not wait; one that does goes on when they are free.
-    assert machine.launcher(Limits(lock=0)).run(machine.job(StageName.MUX)).count("made") == 1
-    with caplog.at_level(logging.INFO):
-        threading.Thread(target=stop_first_once_it_is_waited_for).start()
-        assert machine.launcher().run(machine.job(attempt=2)).count("made") == 1
-    assert "waits for accelerators held by group" in caplog.text
-    thread.join()
-    assert len(outcomes) == 1
+    with launcher_module.accelerator_lock("all", timeout_s=0, folder=machine.folder):
+        if waits:
+            with pytest.raises(InfrastructureError, match=r"accelerators\.lock: still locked"):
+                machine.launcher(Limits(lock=0)).run(machine.job())
+        else:
+            assert machine.launcher(Limits(lock=0)).run(machine.job()).count("made") == 1
 
 
-def test_waiting_for_the_accelerators_can_be_stopped(machine: Machine) -> None:
+def test_no_lock_file_of_a_job_on_the_cpu_is_left(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", "cpu")
+    machine.act("succeed")
+    for shard in range(3):
+        machine.launcher().run(replace(machine.job(), shard=shard))
+    assert not list(machine.folder.glob("*.lock"))
+
+
+@contextmanager
+def running(machine: Machine, job: StageJob) -> Iterator[Launcher]:
+    """A launcher whose job is at work until the context ends or somebody stops it."""
+    machine.act("wait")
+    launcher, heard = machine.launcher(), list[Event]()
+
+    def run() -> None:
+        with suppress(CancelledError):
+            launcher.run(job, on_event=heard.append)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: heard)
+        yield launcher
+    finally:
+        launcher.stop()
+        thread.join()
+
+
+def stop_once_said(launcher: Launcher, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    def stop() -> None:
+        wait_until(lambda: line in caplog.text)
+        launcher.stop()
+
+    threading.Thread(target=stop).start()
+
+
+def test_waiting_for_the_accelerators_can_be_stopped(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGI2_DEVICE", "cuda")
     with launcher_module.accelerator_lock("all", timeout_s=0, folder=machine.folder):
         launcher = machine.launcher(QUICK)
         threading.Timer(0.3, launcher.stop).start()

@@ -1,4 +1,4 @@
-"""The accelerator lock: exclusive on a host, told to people, freed by the kernel alone."""
+"""Locks on accelerators and on work: exclusive on a host, told to people, freed by the kernel alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from magi2.errors import CancelledError, ConfigError, InfrastructureError
 from magi2.runtime.job import Devices
-from magi2.runtime.lock import accelerator_lock
+from magi2.runtime.lock import accelerator_lock, work_lock
 from magi2.runtime.run_folder import run_folder
 from tests.runtime.runtime_helpers import wait_until
 
@@ -126,6 +126,48 @@ def test_removed_lock_file_does_not_let_two_in(tmp_path: Path) -> None:
     with accelerator_lock("all", timeout_s=0, folder=tmp_path):
         assert not is_free(tmp_path)
     os.close(stale)
+
+
+def work_is_free(folder: Path, store: str = "/store", stage: str = "mux", key: str = "batch/0") -> bool:
+    try:
+        with work_lock(store, stage, key, timeout_s=0, folder=folder):
+            return True
+    except InfrastructureError:
+        return False
+
+
+def test_work_is_locked_by_store_stage_and_key(tmp_path: Path) -> None:
+    with work_lock("/store", "mux", "batch/0", timeout_s=0, folder=tmp_path):
+        assert not work_is_free(tmp_path)
+        assert not work_is_free(tmp_path, store="file:///store")
+        assert work_is_free(tmp_path, store="/other")
+        assert work_is_free(tmp_path, stage="decode")
+        assert work_is_free(tmp_path, key="batch/1")
+        assert is_free(tmp_path)
+    assert work_is_free(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("s3://bucket/renders", "s3://bucket/renders/?endpoint=https://s3.amazonaws.com", True),
+        ("s3://bucket/renders", "s3://bucket/others", False),
+        ("s3://bucket/renders", "s3://bucket/renders?endpoint=http://localhost:9000", False),
+    ],
+)
+def test_work_in_a_bucket_is_locked_whatever_the_spelling(tmp_path: Path, one: str, other: str, is_same: bool) -> None:
+    with work_lock(one, "mux", "batch/0", timeout_s=0, folder=tmp_path):
+        assert work_is_free(tmp_path, store=other) is not is_same
+
+
+def test_file_of_a_work_lock_goes_when_it_is_free_and_stays_while_an_heir_has_it(tmp_path: Path) -> None:
+    with work_lock("/store", "mux", "batch/0", timeout_s=0, folder=tmp_path) as lock:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=lock.fds)
+    assert not work_is_free(tmp_path)
+    child.kill()
+    child.wait()
+    assert work_is_free(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_run_folder_is_private_and_the_same_whatever_the_environment(
