@@ -4,34 +4,51 @@ Everything is kept under out/: Airflow's home, the artifact store, the finished 
 second run finds every stage in the store and computes nothing. By default it renders examples/shapes.jsonl with the
 weights of examples/demo_checkpoint. Clips whose prompt is in the words of demo_world are measured against
 it. With --ui the page stays up until it is interrupted.
+
+It takes as long as it takes. Whichever way it ends, what is finished is delivered, and the same command goes on from
+there; a second Ctrl-C ends it at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 import time
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
-from tools.demo_clips import export_clips, judgement, write_sheet
-from tools.local_airflow import FINISHED, REPOSITORY, LocalAirflow, is_free
+from magi2.cli.console import errors
+from magi2.config.settings import Settings
+from magi2.errors import Magi2Error
+from tools.demo_clips import export_clips, finished_clips, judgement, write_sheet
+from tools.demo_progress import BatchReader, LiveLine, follow
+from tools.local_airflow import REPOSITORY, LocalAirflow, is_free
 
 EXAMPLES = REPOSITORY / "examples"
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
-TIMEOUT_S = 900.0
 UI_PORT = 8080
 SHEET = "contact_sheet.png"
-STATES = ("success", "running", "failed", "up_for_retry", "upstream_failed")
+SUMMARY = ("clips_done", "clips_failed", "clips_skipped", "stages_computed", "stages_reused")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody or something asked this process to end, by the signal of `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def main() -> int:
-    """Run the demonstration; 0 when its run succeeded. The last line is one JSON object with what came of it."""
+    """Run the demonstration; 0 when its run succeeded. stdout has the numbers of a run that ended, as JSON."""
     parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "out", help="folder for everything")
     parser.add_argument("--batch", type=Path, default=EXAMPLES / "shapes.jsonl", help="batch file")
@@ -39,22 +56,19 @@ def main() -> int:
     parser.add_argument("--checkpoint", type=Path, default=EXAMPLES / "demo_checkpoint", help="weights")
     parser.add_argument("--ui", action="store_true", help="keep Airflow's page up afterwards")
     arguments = parser.parse_args()
-    out, batch = arguments.out.absolute(), arguments.batch.absolute()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that Airflow is stopped too
-    with LocalAirflow(
-        out / "airflow",
-        environment=settings(out, arguments.checkpoint.absolute()),
-        port=UI_PORT if arguments.ui and is_free(UI_PORT) else None,
-    ) as airflow:
-        say(f"Airflow's page while this runs: {airflow.url} (make ui keeps it up)")
-        summary, state = render(airflow, batch, out, profile=arguments.profile)
-        print(json.dumps(summary), flush=True)
-        if arguments.ui:
-            keep(airflow)
-    return 0 if state == "success" else 1
+    out = arguments.out.absolute()
+    environment = deployment(out, arguments.checkpoint.absolute())
+    airflow = LocalAirflow(
+        out / "airflow", environment=environment, port=UI_PORT if arguments.ui and is_free(UI_PORT) else None
+    )
+    demonstration = Demonstration(
+        airflow, Settings.from_environment(environment), arguments.batch.absolute(), arguments.profile, out / "clips"
+    )
+    hear_signals()
+    return demonstration.run(stays_up=arguments.ui, again=command_line(sys.argv[1:]))
 
 
-def settings(out: Path, checkpoint: Path) -> dict[str, str]:
+def deployment(out: Path, checkpoint: Path) -> dict[str, str]:
     """The deployment: store and inbox in `out`, no accelerator. Threads would only get in each other's way here."""
     inbox = out / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
@@ -62,58 +76,106 @@ def settings(out: Path, checkpoint: Path) -> dict[str, str]:
     return {"MAGI2_DEVICE": "cpu", "OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
 
 
-def render(airflow: LocalAirflow, batch: Path, out: Path, *, profile: str) -> tuple[dict[str, Any], str]:
-    """Run the batch, tell of its progress and show its finished clips in out/clips; the summary and the run's state."""
-    airflow.unpause(DAG_ID)
-    started = time.monotonic()
-    conf = {"batch": str(batch), "profile": profile, "on_bad_rows": "skip", "failure_limit": 1}
-    run_id = airflow.trigger(DAG_ID, conf)
-    say(f"run {run_id} of {batch}")
-    state = follow(airflow, run_id)
-    seconds = time.monotonic() - started
-    store = open_store(str(out / "store"))
-    report = find_report(store, run_id)
-    if report is None:
-        raise SystemExit(f"run {run_id} ended as {state} without a report; see {airflow.url} and {airflow.home}/logs")
-    for clip in report["failed"]:
-        say(f"failed: {', '.join(clip['names'])} in {clip['stage']}: {clip['reason']}")
-    show(store, report, out / "clips")
-    names = ("clips_done", "clips_failed", "clips_skipped", "stages_computed", "stages_reused")
-    place = out / "store" / "documents" / "batches" / report["batch_id"] / "report.md"
-    return {**{name: report[name] for name in names}, "seconds": round(seconds, 1), "report": str(place)}, state
+def command_line(arguments: Sequence[str]) -> str:
+    """What a person types to run this again with the same arguments."""
+    short = {(): "make demo", ("--ui",): "make ui"}
+    return short.get(tuple(arguments)) or shlex.join(["python", "-m", "tools.demo", *arguments])
 
 
-def follow(airflow: LocalAirflow, run_id: str) -> str:
-    """Say what the run is doing whenever that changes; its final state."""
-    deadline, told = time.monotonic() + TIMEOUT_S, ""
-    while (state := airflow.state(DAG_ID, run_id)) not in FINISHED:
-        tasks = airflow.tasks(DAG_ID, run_id)
-        counts = Counter(task["state"] for task in tasks)
-        running = [
-            f"{task['task_id']} {task['rendered_map_index'] or ''}".strip() for task in tasks if is_running(task)
-        ]
-        line = ", ".join([f"{counts[name]} {name}" for name in STATES if counts[name]] + running)
-        if line != told:
-            told = line
-            say(line)
-        if time.monotonic() > deadline:
-            raise SystemExit(f"run {run_id} takes longer than {TIMEOUT_S:.0f} s; see {airflow.home}/logs")
-        time.sleep(1)
-    return state
+def hear_signals() -> None:
+    """Let Ctrl-C and SIGTERM end what runs in good order, and a second one end this process at once.
+
+    What it has started is then ended by its guards.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
 
 
-def is_running(task: dict[str, Any]) -> bool:
-    """Whether a task instance is at work."""
-    return bool(task["state"] == "running")
+@dataclass
+class Demonstration:
+    """A batch on its way through Airflow to files in `folder`."""
+
+    airflow: LocalAirflow
+    settings: Settings
+    batch: Path
+    profile: str
+    folder: Path
+    run_id: str | None = field(default=None, init=False)
+    is_delivered: bool = field(default=False, init=False)
+
+    def run(self, *, stays_up: bool, again: str) -> int:
+        """Render and deliver; the exit code. Whatever happens, what is finished is delivered and `again` is told."""
+        code = 1
+        try:
+            with self.airflow:
+                code = 0 if self.render() == "success" else 1
+                self.deliver()
+                if stays_up:
+                    keep(self.airflow)
+        except Interrupted as interruption:
+            say(f"ended by {interruption}; Airflow is stopped")
+            code = 128 + interruption.number
+        except (RuntimeError, OSError, Magi2Error) as error:
+            say(f"{error}\nlogs: {self.airflow.home}/logs")
+            code = 1
+        finally:
+            try:
+                self.deliver()
+            finally:
+                say(f"the same command {'finds all of it' if code == 0 else 'goes on from'} here: {again}")
+        return code
+
+    def render(self) -> str:
+        """Run the batch and tell of its progress; the run's final state."""
+        say(f"Airflow's page while this runs: {self.airflow.url} (make ui keeps it up)")
+        self.airflow.unpause(DAG_ID)
+        self.airflow.end_runs(DAG_ID)  # of a demonstration that was interrupted: this one goes on from its store
+        conf = {"batch": str(self.batch), "profile": self.profile, "on_bad_rows": "skip", "failure_limit": 1}
+        self.run_id = self.airflow.trigger(DAG_ID, conf)
+        say(f"run {self.run_id} of {self.batch}")
+        started = time.monotonic()
+        with LiveLine(errors) as line:
+            state = follow(self.airflow, DAG_ID, self.run_id, BatchReader(self.settings, DAG_ID, self.run_id), line)
+        say(f"the run ended as {state} after {time.monotonic() - started:.1f} s")
+        return state
+
+    def deliver(self) -> None:
+        """Copy the finished clips to `folder`, once, and say what is in them and why others are not there."""
+        if self.is_delivered or self.run_id is None:
+            return
+        self.is_delivered = True
+        store = open_store(self.settings.store)
+        if report := find_report(store, self.run_id):
+            for clip in report["failed"]:
+                say(f"failed: {', '.join(clip['names'])} in {clip['stage']}: {clip['reason']}")
+            show(store, report, self.folder)
+            place = f"{self.settings.store}/documents/batches/{report['batch_id']}/report.md"
+            summary = {name: report[name] for name in (*SUMMARY, "seconds")}
+            print(json.dumps({**summary, "report": place}), flush=True)
+        elif batch := find_document(store, self.run_id, "batch.json"):
+            show(store, finished_clips(store, batch, self.settings), self.folder)
+        else:
+            say("no clip was planned yet")
 
 
 def find_report(store: ArtifactStore, run_id: str) -> dict[str, Any] | None:
-    """The report of the batch that the run rendered."""
-    for name in store.list_documents("batches"):
-        if name.endswith("/report.json"):
-            report: dict[str, Any] = json.loads(store.get_document(name) or b"{}")
-            if report.get("run_id") == run_id:
-                return report
+    """The report of the batch that the run rendered, once it has ended."""
+    return find_document(store, run_id, "report.json")
+
+
+def find_document(store: ArtifactStore, run_id: str, name: str) -> dict[str, Any] | None:
+    """A document of the run's batch, `batch.json` or `report.json`, if it is there."""
+    for place in store.list_documents("batches"):
+        if place.endswith(f"/{name}"):
+            document: dict[str, Any] = json.loads(store.get_document(place) or b"{}")
+            if document.get("run_id") == run_id:
+                return document
     return None
 
 
@@ -122,7 +184,7 @@ def show(store: ArtifactStore, report: dict[str, Any], folder: Path) -> None:
     clips = export_clips(store, report, folder)
     if clips:
         write_sheet(clips, folder / SHEET)
-    say(f"{len(clips)} clips in {folder}, all in one picture in {SHEET}")
+    say(f"{len(clips)} clips in {folder}, all in one picture in {SHEET}" if clips else "no clip is finished yet")
     for clip in clips:
         if measured := judgement(clip):
             say(f"{clip.name}: {measured}")
@@ -133,15 +195,16 @@ def keep(airflow: LocalAirflow) -> None:
     airflow.unpause(WATCH_DAG_ID)
     say(f"{airflow.url}/plugin/renders shows the clips; stop with Ctrl-C")
     try:
-        while all(group.poll() is None for group in airflow.groups.values()):
+        while True:
+            airflow.require_alive()
             time.sleep(1)
-    except KeyboardInterrupt:
+    except Interrupted:
         say("stopping")
 
 
 def say(line: str) -> None:
     """Tell a person; stdout is for the summary."""
-    print(line, file=sys.stderr, flush=True)
+    errors.print(line)
 
 
 if __name__ == "__main__":

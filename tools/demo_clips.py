@@ -15,10 +15,16 @@ from PIL import Image, ImageDraw, ImageFont
 from demo_world.judge import judge_clip
 from demo_world.reading import read_caption
 from magi2.artifacts.store import ArtifactStore
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.config.strict import validate
 from magi2.errors import InputError
 from magi2.media.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 from magi2.rerun import batch_clips
+from magi2.stages.books import recipe_book
+from magi2.stages.reuse import stored_results
 from magi2.types import StageName
 
 NAME_LENGTH = 48
@@ -32,6 +38,22 @@ class ExportedClip:
     file: Path
     name: str
     prompt: str
+
+
+def finished_clips(store: ArtifactStore, batch: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """What a report would say of the finished clips of a batch, by its document, whose run has not come to a report.
+
+    The store is asked clip by clip: a stage tells its results only when all of its clips are through.
+    """
+    weights = CheckpointFolder(settings.checkpoint_root())
+    profiles = {digest: validate(Profile, content, place="batch") for digest, content in batch["profiles"].items()}
+    books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
+    done = [
+        {"clip_id": clip.clip_id, "names": clip.names, "key": result.key}
+        for clip in batch_clips(store, batch["batch_id"])
+        for result in stored_results(store, books[clip.profile_digest], StageName.MUX, [clip]) or ()
+    ]
+    return {"batch_id": batch["batch_id"], "done": done, "flagged": [], "skipped": []}
 
 
 def export_clips(store: ArtifactStore, report: Mapping[str, Any], folder: Path) -> list[ExportedClip]:

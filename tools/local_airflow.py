@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -26,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 POOLS = REPOSITORY / "configs" / "deploy" / "pools.json"
 COMPONENTS = ("api-server", "scheduler", "dag-processor")
 FINISHED = ("success", "failed")
+START_S = 900.0
+"""How long one thing may take to be there at the start: minutes on a busy machine, seconds on an idle one."""
 SQLITE_WAIT_S = 60
 """SQLite has one writer at a time; whoever waits for it longer than this fails. Its own 5 s pass on a busy machine."""
 
@@ -100,7 +102,7 @@ class LocalAirflow:
     def airflow(self, *arguments: str) -> str:
         """Output of an `airflow` command. Raises RuntimeError when it fails."""
         command = [sys.executable, "-m", "airflow", *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=START_S)
         if done.returncode:
             raise RuntimeError(f"airflow {' '.join(arguments)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return done.stdout
@@ -126,16 +128,20 @@ class LocalAirflow:
         """The file with a component's output."""
         return self.home / f"{component}.log"
 
-    def wait_until_healthy(self, timeout_s: float = 180.0) -> None:
+    def require_alive(self) -> None:
+        """Raises RuntimeError with the end of its log when a component has ended."""
+        for component, group in self.groups.items():
+            if group.poll() is not None:
+                raise RuntimeError(f"{component} ended:\n{self.log_path(component).read_text()[-3000:]}")
+
+    def wait_until_healthy(self, timeout_s: float = START_S) -> None:
         """Wait for all components. Raises RuntimeError with the end of a log if one ends or takes too long."""
 
         def is_healthy() -> bool:
-            for component, group in self.groups.items():
-                if group.poll() is not None:
-                    raise RuntimeError(f"{component} ended:\n{self.log_path(component).read_text()[-3000:]}")
+            self.require_alive()
             try:
                 health = self.request("GET", "/api/v2/monitor/health")
-            except (URLError, OSError):
+            except OSError:
                 return False
             return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor"))
 
@@ -150,16 +156,21 @@ class LocalAirflow:
             time.sleep(0.5)
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """JSON from the REST API. Raises RuntimeError with the status and the answer when it refuses."""
+        """JSON from the REST API.
+
+        Raises: RuntimeError with the status and the answer when it refuses; OSError when there is no answer or only
+        that of a server in trouble, either of which may pass.
+        """
         data = None if body is None else json.dumps(body).encode()
         request = Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         try:
             with urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except HTTPError as error:
-            raise RuntimeError(f"{method} {path}: {error.code}: {error.read().decode()[:2000]}") from error
+            kind = RuntimeError if error.code < 500 else ConnectionError
+            raise kind(f"{method} {path}: {error.code}: {error.read().decode()[:2000]}") from error
 
-    def unpause(self, dag_id: str, timeout_s: float = 120.0) -> None:
+    def unpause(self, dag_id: str, timeout_s: float = START_S) -> None:
         """Let a DAG run, once it was parsed."""
 
         def is_parsed() -> bool:
@@ -169,9 +180,17 @@ class LocalAirflow:
                 if ": 404: " in str(error):
                     return False
                 raise
+            except OSError:
+                return False
             return True
 
         self.wait_for(is_parsed, timeout_s, f"{dag_id} to be parsed")
+
+    def end_runs(self, dag_id: str) -> None:
+        """Let every run that has not ended fail: nobody works on those that an earlier instance left."""
+        unfinished = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns?state=queued&state=running")
+        for run in unfinished["dag_runs"]:
+            self.request("PATCH", self.run_path(dag_id, run["dag_run_id"]), {"state": "failed"})
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Start a run; its id."""

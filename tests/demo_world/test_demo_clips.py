@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demo_world.scenes import PALETTE, Scene
-from demo_world.sound import delivered_sound
-from demo_world.takes import draw_take
+from demo_world.scenes import PALETTE
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore
-from magi2.media.delivery import DeliverySpec
 from magi2.report import build_report, save_report
 from magi2.types import Clip
 from tests.demo_world.clip_files import preview_picture, write_clip
 from tests.report_samples import NO_REFINER, clip, rendered
 from tools.demo_clips import ExportedClip, export_clips, judgement, safe_name, write_sheet
 
-SCENE = Scene("circle", "red", "blue", "large", "slow", "right", "low")
 PROMPT = "A large red circle moves slowly from left to right on a blue background, with a low tone."
-
-
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A delivered clip that shows and sounds like `PROMPT`."""
-    take = draw_take(SCENE, random.Random(3))
-    folder = tmp_path_factory.mktemp("clip")
-    return write_clip(folder, preview_picture(take), delivered_sound(take), fps=Fraction(25, 2), spec=DeliverySpec())
 
 
 def report_of(store: ArtifactStore, clips: list[Clip], exact: Path) -> dict[str, Any]:
