@@ -83,7 +83,7 @@ class TerminalProgress:
         self._bars.console.print(f"{clip.short_id} {stage.value}: resumed at step {done} of {total}")
 
     def waiting(self) -> None:
-        """Only other ranks than the first wait, and those are not listened to."""
+        self._bars.console.print("waits for another process that makes the same")
 
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()

@@ -106,12 +106,15 @@ class RenderWork:
         )
 
     def _contexts(self) -> Iterator[tuple[list[Clip], StageContext]]:
-        from magi2.locks import run_locks
+        from magi2.locks import artifact_locks, run_locks
         from magi2.stages.prepare import prepare
 
         lock = run_locks(self.settings)
         for profile, group in self._groups():
-            yield group, prepare(profile, self.settings, group, progress=self.progress, lock=lock)
+            context = prepare(profile, self.settings, group, progress=self.progress, lock=lock)
+            if context.device.type == "cpu":
+                context.artifact_lock = artifact_locks(self.settings.store, self.progress.waiting)
+            yield group, context
 
     def _groups(self) -> Iterator[tuple[Profile, list[Clip]]]:
         """The clips of each profile."""

@@ -119,7 +119,7 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
     """Run the stage with whoever follows, and store its results."""
     from magi2.artifacts.address import open_store
     from magi2.control import BetweenClips
-    from magi2.locks import run_locks
+    from magi2.locks import artifact_locks, run_locks
     from magi2.plan import load_shard
     from magi2.stages.prepare import prepare
     from magi2.stages.recipes import stage_names
@@ -138,6 +138,8 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
         context = prepare(shard.profile, settings, clips, progress=progress, lock=run_locks(settings), team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
         context.before_clip = BetweenClips(settings, job.batch_id).check
+        if context.device.type == "cpu":
+            context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
         results = [lost.get(clip.clip_id) or next(made) for clip in clips]
     write_results(store, job, results)

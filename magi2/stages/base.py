@@ -112,6 +112,10 @@ class Stage(ABC, Generic[Models]):
 
         A stage that is forced makes its artifact again, compares digests and leaves the stored one as it is.
         """
+        with self.context.artifact_lock(recipe):
+            return self._find_or_make(recipe, make)
+
+    def _find_or_make(self, recipe: Recipe, make: Callable[[Models, Path], Product]) -> tuple[Manifest, Product | None]:
         store = self.context.store
         try:
             found = store.find(recipe.stage, recipe.key)

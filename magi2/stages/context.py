@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class StageContext:
     """One run's surroundings. Captions are remembered, since every later recipe starts from one.
 
     `snapshot_every` is the number of denoising steps between two snapshots, 0 for none. `before_clip` is called before
-    each clip, on rank 0; what it raises ends the stage.
+    each clip, on rank 0; what it raises ends the stage. `artifact_lock` is held while one is looked for and made.
     """
 
     book: RecipeBook
@@ -48,6 +49,7 @@ class StageContext:
     progress: Progress = field(default_factory=Silent)
     force: frozenset[StageName] = frozenset()
     before_clip: Callable[[], None] = lambda: None
+    artifact_lock: Callable[[Recipe], AbstractContextManager[None]] = lambda recipe: nullcontext()
     _captions: dict[str, Caption] = field(default_factory=dict)
 
     @property

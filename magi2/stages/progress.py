@@ -25,7 +25,8 @@ class StageResult:
 class Progress(Protocol):
     """Listener of a run. `step` with no step done says that a clip begins, `resumed` that it goes on from a snapshot.
 
-    A rank that is `waiting` has nothing to do until rank 0 says what.
+    A rank that is `waiting` has nothing to do until rank 0 says what or, being rank 0, until another process has made
+    what it was about to make.
     """
 
     def stage_started(self, stage: StageName, clips: int) -> None: ...
