@@ -86,9 +86,11 @@ def batch_status(catalog: Catalog, batch_id: str, price: Price | None, *, at: da
             f"there is no batch {batch_id!r} in the catalog {catalog.database.place}",
             hint="magi2 status lists them; magi2 catalog rebuild enters what the store has",
         )
+    # Before the batch's numbers: clips that are being entered meanwhile are in those, whatever shards were there.
+    shard_tallies = catalog.shards.tallies(batch_id)
     tally = Overview(catalog.database).tallies([batch_id])[batch_id]
     positions = {position.shard: position for position in catalog.shards.positions(batch_id)}
-    shards = (_shard(shard, positions.get(shard.shard), tally, price) for shard in catalog.shards.tallies(batch_id))
+    shards = (_shard(shard, positions.get(shard.shard), tally, price) for shard in shard_tallies)
     return _batch(batch, tally, price, at, tuple(shards))
 
 

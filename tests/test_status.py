@@ -10,6 +10,7 @@ import pytest
 
 from magi2.artifacts import ManifestDraft, Recipe
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.overview import Overview, Tally
 from magi2.catalog.shards import ShardPosition
 from magi2.cost import Price
 from magi2.errors import InputError
@@ -118,3 +119,17 @@ def test_newest_batches_come_first_and_no_more_than_asked_for(catalog: Catalog) 
 def test_an_unknown_batch_is_refused_with_what_to_do(catalog: Catalog) -> None:
     with pytest.raises(InputError, match=r"there is no batch 'day' in the catalog .* \(magi2 status lists them"):
         batch_status(catalog, "day", None, at=NOW)
+
+
+def test_batch_whose_clips_are_being_entered_has_a_status(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.batches.create(NewBatch(batch_id="new", name="N", source="n", clips_total=1), {PLAIN: {"refiner": None}})
+    tallies = Overview.tallies
+
+    def enter_a_clip_afterwards(self: Overview, batch_ids: list[str]) -> dict[str, Tally]:
+        found = tallies(self, batch_ids)
+        catalog.clips.add("new", [PlannedClip(FIRST, 0)])
+        return found
+
+    monkeypatch.setattr(Overview, "tallies", enter_a_clip_afterwards)
+    assert batch_status(catalog, "new", None, at=NOW).shards == ()
+    assert [shard.clips for shard in batch_status(catalog, "new", None, at=NOW).shards] == [1]

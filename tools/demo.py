@@ -112,6 +112,7 @@ class Demonstration:
     def run(self, *, stays_up: bool, again: str) -> int:
         """Render and deliver; the exit code. Whatever happens, what is finished is delivered and `again` is told."""
         code = 1
+        say("starting Airflow: half a minute, on a busy machine several")
         try:
             with self.airflow:
                 code = 0 if self.render() == "success" else 1
