@@ -147,3 +147,9 @@ def _classes(root: type[Magi2Error]) -> Iterator[type[Magi2Error]]:
     for kind in root.__subclasses__():
         if "code" in vars(kind):  # one without a code of its own is made by its module alone
             yield from _classes(kind)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The error's message in one line: of several the first and the last, between which compilers print sources."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else " … ".join([*lines[:1], *lines[-1:]])

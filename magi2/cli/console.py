@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from magi2.errors import in_one_line
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
@@ -89,8 +90,8 @@ class TerminalProgress:
         self._end_steps()
         if self._clips is not None:
             self._bars.advance(self._clips)
-        if result.state == "failed":
-            line = f"{result.clip.short_id} {result.stage.value} failed: {result.error}"
+        if result.error is not None:
+            line = f"{result.clip.short_id} {result.stage.value} failed: {in_one_line(result.error)}"
             self._bars.console.print(line, style="red")
 
     def _end_steps(self) -> None:

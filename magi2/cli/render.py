@@ -18,7 +18,7 @@ from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
-from magi2.errors import CorruptedArtifactError, InputError
+from magi2.errors import CorruptedArtifactError, InputError, in_one_line
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
@@ -92,16 +92,15 @@ def stage_command(
             "key": result.key,
             "flags": list(result.flags),
             "seconds": round(result.seconds, 3),
-            "error": str(result.error) if result.error else None,
+            "error": in_one_line(result.error) if result.error else None,
         }
         for result in found
     ]
     if as_json:
         print_json({"stage": name, "clips": rows})
     else:
-        for result in found:
-            line = f"{result.clip.short_id} {name} {result.state} {result.key or result.error}"
-            results.print(line)
+        for row, result in zip(rows, found, strict=True):
+            results.print(f"{result.clip.short_id} {name} {result.state} {row['key'] or row['error']}")
     if any(result.state == "failed" for result in found):
         raise typer.Exit(1)
 
@@ -163,7 +162,7 @@ def _row(outcome: Outcome, files: dict[str, Path]) -> dict[str, Any]:
         "seed": outcome.clip.seed,
         "state": "failed" if failure else "flagged" if outcome.flags else "done",
         "failed_stage": failure.stage.value if failure else None,
-        "error": str(failure.error) if failure else None,
+        "error": in_one_line(failure.error) if failure and failure.error else None,
         "flags": list(outcome.flags),
         "stages": {result.stage.value: result.state for result in outcome.results},
         "seconds": round(sum(result.seconds for result in outcome.results), 3),

@@ -21,6 +21,7 @@ from magi2.errors import (
     Magi2Error,
     OutOfMemoryError,
     error_from_code,
+    in_one_line,
 )
 from magi2.runtime.channel import connect
 from magi2.runtime.events import error_text
@@ -204,7 +205,7 @@ def _peak_memory() -> int:
 def _as_error(error: Exception) -> Magi2Error:
     import torch
 
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {in_one_line(error)}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return OutOfMemoryError(text)
     if isinstance(error, torch.AcceleratorError | torch.distributed.DistError | OSError):

@@ -17,7 +17,14 @@ from magi2 import platform
 from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.artifacts.tensors import save_tensors
-from magi2.errors import CorruptedArtifactError, GroupLostError, InfrastructureError, Magi2Error, OutOfMemoryError
+from magi2.errors import (
+    CorruptedArtifactError,
+    GroupLostError,
+    InfrastructureError,
+    Magi2Error,
+    OutOfMemoryError,
+    in_one_line,
+)
 from magi2.stages.context import TENSORS, StageContext
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import StageResult
@@ -180,11 +187,11 @@ class Stage(ABC, Generic[Models]):
             memory = platform.memory_stats(accelerator=self.context.accelerator)
             held, peak, total = (size / 2**30 for size in memory)
             sizes = f"rank {self.context.team.mesh.rank} held {held:.2f} GiB, {peak:.2f} at most, of {total:.2f} GiB"
-            return OutOfMemoryError(f"out of memory: {error}; {sizes}")
+            return OutOfMemoryError(f"out of memory: {in_one_line(error)}; {sizes}")
         if isinstance(error, OSError | torch.distributed.DistError):
-            return InfrastructureError(f"{type(error).__name__}: {error}")
+            return InfrastructureError(f"{type(error).__name__}: {in_one_line(error)}")
         logger.exception("unforeseen error, the other clips go on")
-        return Magi2Error(f"unforeseen {type(error).__name__}: {error}")
+        return Magi2Error(f"unforeseen {type(error).__name__}: {in_one_line(error)}")
 
     def _run_clip(self, clip: Clip) -> StageResult:
         started = time.monotonic()
@@ -194,7 +201,7 @@ class Stage(ABC, Generic[Models]):
             raise
         except torch.AcceleratorError as error:
             # The device is in an unknown state: nothing more may run in this process.
-            raise GroupLostError(InfrastructureError(f"accelerator: {error}"), clip.clip_id) from error
+            raise GroupLostError(InfrastructureError(f"accelerator: {in_one_line(error)}"), clip.clip_id) from error
         except Exception as error:
             return self._failed(clip, started, self.clip_error(error))
         state: Literal["made", "reused"] = "made" if product else "reused"

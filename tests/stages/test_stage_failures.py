@@ -290,6 +290,7 @@ def test_any_error_in_loading_keeps_its_type(
         (MemoryError(), "out_of_memory"),
         (PermissionError(13, "Permission denied", "/somewhere"), "infrastructure"),
         (ZeroDivisionError("a bug"), "error"),
+        (ValueError("at 3:4:\n    x = load(x)\n        ^\na compiler's reason"), "error"),
     ],
 )
 def test_an_error_of_one_clip_is_named_and_stays_with_it(
@@ -307,6 +308,7 @@ def test_an_error_of_one_clip_is_named_and_stays_with_it(
     context = make_context(tiny_checkpoint, preview_render.store, preview_render.profile)
     failed, reused = run_stage(context, StageName.MUX, preview_render.clips)
     assert (failed.state, failed.error and failed.error.code) == ("failed", code)
+    assert len(str(failed.error).splitlines()) == 1
     assert reused.state == "reused"
 
 
