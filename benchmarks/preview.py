@@ -148,7 +148,7 @@ def token_parts(layer: Layer, layout: ClipLayout, clip: Clip, limits: Ceilings) 
     # Sinks are folded in with the gates, so their cost is above.
     where = layout.sequences.bounds, layout.sequences.cu_seqlens, layout.sequences.max_length
     floor = limits.floor_ms(attention_flops(clip, HEADS), 0)
-    best = best_attention(HEAD_DIM, q.dtype, device)
+    best = best_attention(HEAD_DIM, 1, q.dtype, device)
     for part, function in (("attention", best), ("attention_cudnn", attend_cudnn)):
         if function is not None:
             yield Result(part, tokens, timed(partial(function, q, k, v, *where)), floor)
@@ -211,7 +211,7 @@ def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
 
 def checks(device: torch.device) -> Iterator[Check]:
     """Every kernel at real sizes against plain torch."""
-    best_attention(HEAD_DIM, torch.bfloat16, device)
+    best_attention(HEAD_DIM, 1, torch.bfloat16, device)
     with torch.no_grad():
         layer = prepare(make_layer(SPARSE, device), fast_ops())
         yield from check_experts(layer, device)
@@ -220,7 +220,7 @@ def checks(device: torch.device) -> Iterator[Check]:
 
 def run(device: torch.device, limits: Ceilings, clips: tuple[str, ...]) -> list[Result]:
     """Every part at every size of one device."""
-    best_attention(HEAD_DIM, torch.bfloat16, device)
+    best_attention(HEAD_DIM, 1, torch.bfloat16, device)
     ops = fast_ops()
     sparse, dense = (prepare(make_layer(index, device), ops) for index in (SPARSE, DENSE))
     results: list[Result] = []

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 # Modules that offer FlashAttention-3's interface: the vendor's own name, and that of the fa3-fwd wheel.
 _FLASH_MODULES = ("flash_attn_interface", "fa3_fwd_interface")
 
+_DTYPES = (torch.bfloat16, torch.float16)  # neither computes in fp32, and cuDNN does not say so
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int], Tensor, int], tuple[Tensor, Tensor]]
 
 
@@ -73,34 +74,43 @@ def attend_cudnn(
 
 
 @cache
-def best_attention(head_dim: int, dtype: torch.dtype, device: torch.device) -> Attend | None:
-    """The fastest of the two that runs here, tried on a few tokens; None, with a warning, when neither does.
+def best_attention(head_dim: int, shared: int, dtype: torch.dtype, device: torch.device) -> Attend | None:
+    """The fastest of the two that runs here with `shared` query heads to a key head, tried on a few tokens, or None.
 
     Waits for the device: ask once before the steps.
     """
-    if dtype not in (torch.bfloat16, torch.float16):
-        return None  # neither computes in fp32, and cuDNN does not say so
+    if dtype not in _DTYPES:
+        return None
     for attend in (attend_flash, attend_cudnn):
         try:
-            if _is_right(attend, head_dim, dtype, device):
+            if _is_right(attend, head_dim, shared, dtype, device):
                 logger.info("attention by %s", attend.__name__)
                 return attend
             logger.warning("%s gives wrong values here", attend.__name__)
         except (ImportError, RuntimeError) as error:
             logger.info("no attention by %s: %s", attend.__name__, error)
-    logger.warning("neither FlashAttention-3 nor cuDNN attention runs here: attention takes about twice the time")
     return None
 
 
-def _is_right(attend: Attend, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+def attention_refusal(head_dim: int, shared: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why `best_attention` has none for such heads; None when it has one. Waits for the device the first time."""
+    if dtype not in _DTYPES:
+        return f"{dtype} is none of {', '.join(map(str, _DTYPES))}"
+    if best_attention(head_dim, shared, dtype, device) is None:
+        return f"neither FlashAttention-3 nor cuDNN attention takes head dim {head_dim} here"
+    return None
+
+
+def _is_right(attend: Attend, head_dim: int, shared: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether two short sequences come out as by the plain softmax."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 256, 1, head_dim, generator=generator).to(device, dtype).unbind()
+    q, k, v = torch.randn(256, shared + 2, head_dim, generator=generator).to(device, dtype).split([shared, 1, 1], dim=1)
     cu_seqlens = torch.tensor([0, 128, 256], dtype=torch.int32, device=device)
-    out = fold_sink_(*attend(q, k, v, (0, 128, 256), cu_seqlens, 128), torch.zeros(1, device=device))
+    arguments = q.contiguous(), k.contiguous(), v.contiguous(), (0, 128, 256), cu_seqlens, 128
+    out = fold_sink_(*attend(*arguments), torch.zeros(shared, device=device))
     for rows in (slice(0, 128), slice(128, 256)):
-        scores = (q[rows, 0].float() @ k[rows, 0].float().t() * head_dim**-0.5).exp()
-        wanted = scores @ v[rows, 0].float() / (scores.sum(1, keepdim=True) + 1)
-        if not bool((out[rows, 0].float() - wanted).norm() < 2e-2 * wanted.norm()):
+        scores = (q[rows].float().transpose(0, 1) @ k[rows, 0].float().t() * head_dim**-0.5).exp()
+        wanted = scores @ v[rows, 0].float() / (scores.sum(-1, keepdim=True) + 1)
+        if not bool((out[rows].float().transpose(0, 1) - wanted).norm() < 2e-2 * wanted.norm()):
             return False
     return True

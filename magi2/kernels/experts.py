@@ -9,14 +9,17 @@ gate and up columns lie next to each other, so that one product makes both. Ever
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from magi2.kernels import limits
 from magi2.kernels.activation import swiglu7
-from magi2.kernels.settings import ExpertSettings, Features
+from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features
 from magi2.kernels.sorting import Plan
 
 _COMBINE_ROWS = 8
@@ -99,6 +102,26 @@ def _experts_kernel(
         tl.store(target, (out * scale[:, None]).to(rows.dtype.element_ty), mask=mask[:, None])
 
 
+@cache
+def expert_rows_refusal(
+    num_experts: int,
+    head_dim: int,
+    width: int,
+    dtype: torch.dtype,
+    available: Features,
+    choices: tuple[ExpertSettings, ...] = EXPERT_SETTINGS,
+) -> str | None:
+    """Why `expert_rows` does not take so many experts [head_dim, width] by any of `choices`; None when it does."""
+    fits = any(settings.fits(available, head_dim, width, dtype.itemsize) for settings in choices)
+    return limits.first(
+        limits.other_dtype(dtype),
+        limits.no_power_of_two("MoE head dim", head_dim, limits.MIN_DOT),
+        limits.no_multiple("expert width", width, min(settings.block_width for settings in choices)),
+        limits.outside("rows of expert weights", num_experts * max(head_dim, width), 1, limits.MAX_INDEX),
+        None if fits else f"no settings fit head dim {head_dim}, width {width} and {available.shared_bytes} bytes",
+    )
+
+
 def expert_rows(
     x: Tensor,
     weights: Tensor,
@@ -113,16 +136,17 @@ def expert_rows(
 
     `x` [N, M, D] has contiguous channels, `weights` [M, N, K] are fp32, `w13` [M*E, D, 2F] is interleaved and `w_down`
     is [M*E, F, D], or both only the plan's experts at hand; `plan` must have been made for tiles of
-    `settings.block_rows` rows. Products are summed in fp32;
-    the activation is rounded to the dtype of `x`, and so is the weighted row.
+    `settings.block_rows` rows. Products are summed in fp32; the activation is rounded to the dtype of `x`, and so is
+    the weighted row. Raises: UnsupportedShapesError where `expert_rows_refusal` says why.
     """
+    num_tokens, _, dim = x.shape
+    num_experts, width, _ = w_down.shape
+    limits.require("expert_rows", expert_rows_refusal(num_experts, dim, width, x.dtype, available, (settings,)))
     if settings.specialised:
         from magi2.kernels import experts_specialised  # an experimental part of triton: only where it is used
 
         experts_specialised.launch(x, w13, w_down, weights, plan, rows, available.processors)
         return rows
-    num_tokens, _, dim = x.shape
-    width = w_down.shape[1]
     gate_up, down = w13.view(-1, 2 * width), w_down.view(-1, dim)
     if available.descriptors:
         gate_up = TensorDescriptor.from_tensor(gate_up, [dim, 2 * settings.block_width])
@@ -196,13 +220,25 @@ def _combine_kernel(
     tl.store(target, total.to(out.dtype.element_ty), mask=mask[:, None])
 
 
+@cache
+def combine_refusal(head_dim: int, top_k: int) -> str | None:
+    """Why `combine` does not take rows of `head_dim` and so many of them per token; None when it does."""
+    return limits.first(
+        limits.no_power_of_two("MoE head dim", head_dim),
+        limits.outside("MoE head dim", head_dim, 1, limits.MAX_BLOCK // _COMBINE_ROWS),
+        limits.outside("top_k", top_k, 1, limits.MAX_TOP_K),
+    )
+
+
 def combine(rows: Tensor, plan: Plan, out: Tensor) -> Tensor:
     """Sum of each token's rows into `out` [N, M, D], which comes back; `rows` [R, D] are the plan's sorted routes.
 
     The rows of either half of a head's experts are added in fp32, best route first, and rounded to the dtype of `out`;
-    then the halves, lower one first. A half that is not at hand is left out.
+    then the halves, lower one first. A half that is not at hand is left out. Raises: UnsupportedShapesError where
+    `combine_refusal` says why.
     """
     num_tokens, num_heads, dim = out.shape
+    limits.require("combine", combine_refusal(dim, plan.position.shape[2]))
     num_rows = num_tokens * num_heads
     _combine_kernel[(triton.cdiv(num_rows, _COMBINE_ROWS),)](
         rows,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -19,9 +20,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from magi2.kernels import limits
 from magi2.kernels.activation import sigmoid
 from magi2.kernels.routing import planes
-from magi2.kernels.settings import Features
+from magi2.kernels.settings import BARRIER_BYTES, Features
 
 NUM_STREAMS = 4
 COEFFICIENTS = 24  # 4 pre, 4 post, 16 res
@@ -48,6 +50,10 @@ class MhcSettings:
     block_channels: int
     stages: int
     warps: int
+
+    def shared_bytes(self, lanes: int, itemsize: int) -> int:
+        """Shared memory of one program of the logits: in every stage a tile of the streams and one of phi."""
+        return itemsize * self.stages * self.block_channels * (self.block_tokens + lanes) + BARRIER_BYTES
 
 
 LOGIT_SETTINGS = MhcSettings(128, 128, 3, 8)
@@ -145,6 +151,40 @@ def _coefficients_kernel(
     _store_coefficients(product, squares, gain, offset, out, row, mask, WIDTH, PLANES, BLOCK)
 
 
+def _use_descriptors(dtype: torch.dtype, available: Features) -> bool:
+    return available.descriptors and dtype != torch.float32
+
+
+def _logit_choices(use_descriptors: bool) -> tuple[MhcSettings, ...]:
+    """For many tokens and for few, or for any number."""
+    return (LOGIT_SETTINGS, LOGIT_SETTINGS_FEW) if use_descriptors else (LOGIT_SETTINGS_PLAIN,)
+
+
+def _other_streams(num_streams: int) -> str | None:
+    return None if num_streams == NUM_STREAMS else f"{num_streams} streams are not {NUM_STREAMS}"
+
+
+@cache
+def coefficients_refusal(
+    num_streams: int,
+    size: int,
+    dtype: torch.dtype,
+    available: Features,
+    choices: tuple[MhcSettings, ...] | None = None,
+) -> str | None:
+    """Why `coefficients` does not take streams [N, num_streams, size] by each of `choices`; None when it does."""
+    chosen = choices or _logit_choices(_use_descriptors(dtype, available))
+    width, lanes = num_streams * size, _LANES.value * (1 if dtype == torch.float32 else _PHI_PLANES)
+    shared = max(settings.shared_bytes(lanes, dtype.itemsize) for settings in chosen)
+    return limits.first(
+        _other_streams(num_streams),
+        limits.other_dtype(dtype),
+        limits.no_multiple("channels of all streams", width, max(settings.block_channels for settings in chosen)),
+        limits.outside("phi", 3 * width * lanes, 1, limits.MAX_INDEX),
+        limits.too_much_shared(shared, available.shared_bytes),
+    )
+
+
 def coefficients(
     streams: Tensor,
     weights: PhiWeights,
@@ -154,13 +194,16 @@ def coefficients(
 ) -> Tensor:
     """[N, 24] in the dtype of the contiguous `streams` [N, 4, c]: pre, post and res of one half layer.
 
-    `group_sizes` says which rows use which of the weight sets, where there is more than one.
+    `group_sizes` says which rows use which of the weight sets, where there is more than one. Raises:
+    UnsupportedShapesError where `coefficients_refusal` says why.
     """
-    num_tokens, width = streams.shape[0], streams.shape[1] * streams.shape[2]
+    num_tokens, num_streams, size = streams.shape
+    use_descriptors = _use_descriptors(streams.dtype, available)
+    chosen = settings or _logit_choices(use_descriptors)[0 if num_tokens > _FEW_TOKENS else -1]
+    limits.require("coefficients", coefficients_refusal(num_streams, size, streams.dtype, available, (chosen,)))
+    width = num_streams * size
     sets, lanes = weights.phi.shape[0], weights.phi.shape[2]
     out = streams.new_empty(num_tokens, COEFFICIENTS)
-    use_descriptors = available.descriptors and streams.dtype != torch.float32
-    chosen = settings or _logit_settings(num_tokens, use_descriptors)
     parts = [num_tokens] if sets == 1 else group_sizes
     tiles = sum(triton.cdiv(size, chosen.block_tokens) for size in parts)
     rows: Tensor | TensorDescriptor = streams.view(-1, width)
@@ -175,12 +218,6 @@ def coefficients(
             STAGES=chosen.stages, SETS=sets, DESCRIPTORS=use_descriptors, num_warps=chosen.warps,
         )  # fmt: skip
     return out
-
-
-def _logit_settings(num_tokens: int, use_descriptors: bool) -> MhcSettings:
-    if not use_descriptors:
-        return LOGIT_SETTINGS_PLAIN
-    return LOGIT_SETTINGS if num_tokens > _FEW_TOKENS else LOGIT_SETTINGS_FEW
 
 
 @triton.jit
@@ -223,12 +260,19 @@ def _update_kernel(
         tl.store(out + place + 3 * C, (d0 * s0 + d1 * s1 + d2 * s2 + d3 * s3 + p3 * o).to(dtype), mask=keep)
 
 
+@cache
+def update_refusal(num_streams: int) -> str | None:
+    """Why `update` does not take so many streams; None when it does."""
+    return _other_streams(num_streams)
+
+
 def update(streams: Tensor, current: Tensor, branch: Tensor, settings: MhcSettings = UPDATE_SETTINGS) -> Tensor:
     """New streams [N, 4, c]: mixed by `current` [N, 24], plus the half layer's output; fp32 with one rounding.
 
-    `streams` and `branch` [N, c] are contiguous.
+    `streams` and `branch` [N, c] are contiguous. Raises: UnsupportedShapesError where `update_refusal` says why.
     """
-    num_tokens, _, size = streams.shape
+    num_tokens, num_streams, size = streams.shape
+    limits.require("update", update_refusal(num_streams))
     out = torch.empty_like(streams)
     if num_tokens:
         _update_kernel[(triton.cdiv(num_tokens, settings.block_tokens),)](
@@ -264,12 +308,20 @@ def _input_kernel(
     tl.store(out + row * C + channel, value, mask=mask)
 
 
+@cache
+def half_input_refusal(num_streams: int, size: int) -> str | None:
+    """Why `half_input` does not take streams [N, num_streams, size]; None when it does."""
+    return limits.first(_other_streams(num_streams), limits.outside("channels of a stream", size, 1, limits.MAX_BLOCK))
+
+
 def half_input(streams: Tensor, current: Tensor, norm_weight: Tensor | None, group_sizes: Sequence[int]) -> Tensor:
     """The half layer's input [N, c]: streams [N, 4, c] weighted by the first 4 of `current` [N, >= 4], rounded.
 
-    With `norm_weight` [m * c] the RMSNorm of that, with the weights of the row's group, rounded once more.
+    With `norm_weight` [m * c] the RMSNorm of that, with the weights of the row's group, rounded once more. Raises:
+    UnsupportedShapesError where `half_input_refusal` says why.
     """
-    num_tokens, _, size = streams.shape
+    num_tokens, num_streams, size = streams.shape
+    limits.require("half_input", half_input_refusal(num_streams, size))
     out = streams.new_empty(num_tokens, size)
     first_end, second_end = group_sizes[0], group_sizes[0] + group_sizes[1]
     sets = 1 if norm_weight is None else norm_weight.shape[0] // size

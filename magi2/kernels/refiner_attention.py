@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -17,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from magi2.kernels.settings import Features
+from magi2.kernels import limits
+from magi2.kernels.settings import BARRIER_BYTES, Features
 
 TILE = 128  # queries of a program, and the most keys that one entry of a list stands for
 _LOG2E = 1.4426950408889634
@@ -32,8 +34,9 @@ class WindowSettings:
     warps: int
 
     def shared_bytes(self, head_dim: int, itemsize: int) -> int:
-        """Shared memory of one program: the queries, and one or two blocks of keys and of values."""
-        return itemsize * head_dim * (TILE + min(self.stages, 2) * 2 * self.block_keys) + 1024
+        """Shared memory of one program: the queries, one or two blocks of keys and of values, and scores of fp32."""
+        scores = TILE * self.block_keys * itemsize if itemsize == 4 else 0
+        return itemsize * head_dim * (TILE + min(self.stages, 2) * 2 * self.block_keys) + scores + BARRIER_BYTES
 
 
 # The kernel of `refiner_attention_specialised` is compiled for heads of this size and measured with it.
@@ -55,15 +58,22 @@ class WindowPlan:
     key_count: Tensor
 
 
+def make_plan_refusal(block_tokens: int) -> str | None:
+    """Why `make_plan` does not take query and key blocks of so many tokens; None when it does."""
+    return limits.outside("tokens of a window block", block_tokens, 1, TILE)
+
+
 def make_plan(tiles: Sequence[tuple[Tensor, int, Tensor, Tensor]], device: torch.device) -> WindowPlan:
     """The plan of groups (first query rows [n], rows of each, first key rows [n, m], their counts [m]).
 
     The members of a group see key blocks of the same sizes. Tiles are ordered by falling rows: neighbours, which see
-    mostly the same keys, run together, and a tail that sees everything starts first.
+    mostly the same keys, run together, and a tail that sees everything starts first. Raises: UnsupportedShapesError
+    where `make_plan_refusal` says why.
     """
     rows, firsts, counts = [], [], []
     end = 0
     for query_first, query_count, key_first, key_count in tiles:
+        limits.require("make_plan", make_plan_refusal(query_count))
         fills, members = key_count == TILE, len(query_first)
         order = torch.cat([fills.nonzero()[:, 0], (~fills).nonzero()[:, 0]])
         length = len(order)
@@ -140,11 +150,6 @@ def _window_kernel(
     tl.store(out + place, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(row < rows)[:, None])
 
 
-def supports(head_dim: int, block_tokens: int) -> bool:
-    """Whether the kernel takes heads of this size and blocks of so many tokens."""
-    return head_dim >= 16 and triton.next_power_of_2(head_dim) == head_dim and block_tokens <= TILE
-
-
 def window_settings(available: Features, head_dim: int, itemsize: int) -> WindowSettings:
     """The best settings that fit the device."""
     if available.descriptors and itemsize == 2:
@@ -154,6 +159,35 @@ def window_settings(available: Features, head_dim: int, itemsize: int) -> Window
     return WINDOW_SETTINGS_PLAIN
 
 
+@cache
+def specialised_refusal(head_dim: int, dtype: torch.dtype, available: Features) -> str | None:
+    """Why the kernel of `refiner_attention_specialised` does not take such heads; None when it does."""
+    return limits.first(
+        None if available.warpgroups else "the device has no warpgroup products",
+        limits.outside("head dim", head_dim, _SPECIALISED_DIM, _SPECIALISED_DIM),
+        limits.outside("bytes of an element", dtype.itemsize, 2, 2),
+    )
+
+
+@cache
+def window_attention_refusal(
+    num_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    available: Features,
+    settings: WindowSettings | None = None,
+) -> str | None:
+    """Why `window_attention` does not take such heads by `settings`, or the best ones; None when it does."""
+    settings = settings or window_settings(available, head_dim, dtype.itemsize)
+    return limits.first(
+        limits.other_dtype(dtype),
+        limits.no_power_of_two("head dim", head_dim, limits.MIN_DOT),
+        limits.no_multiple("query heads", num_heads, kv_heads),
+        limits.too_much_shared(settings.shared_bytes(head_dim, dtype.itemsize), available.shared_bytes),
+    )
+
+
 def window_attention(
     q: Tensor, k: Tensor, v: Tensor, plan: WindowPlan, available: Features, settings: WindowSettings | None = None
 ) -> Tensor:
@@ -161,11 +195,14 @@ def window_attention(
 
     Scores are scaled by d ** -0.5; the softmax is fp32, its weights are rounded to the dtype of `v` for the product,
     the result once. Rows that no tile holds are left uninitialised. Without `settings` the kernel is the fastest one.
+    Raises: UnsupportedShapesError where `window_attention_refusal` says why.
     """
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
     use_descriptors = available.descriptors and q.dtype != torch.float32
     chosen = settings or window_settings(available, dim, q.element_size())
+    refusal = window_attention_refusal(heads, kv_heads, dim, q.dtype, available, settings)
+    limits.require("window_attention", refusal)
     keys: Tensor | TensorDescriptor = k
     values: Tensor | TensorDescriptor = v
     if use_descriptors:
@@ -175,7 +212,7 @@ def window_attention(
         )
     out = torch.empty_like(q)
     num_tiles, scale = len(plan.tiles), dim**-0.5 * _LOG2E
-    if num_tiles and settings is None and available.warpgroups and q.element_size() == 2 and dim == _SPECIALISED_DIM:
+    if num_tiles and settings is None and not specialised_refusal(dim, q.dtype, available):
         # Here: Triton's experimental language, which other devices need not have.
         from magi2.kernels import refiner_attention_specialised
 

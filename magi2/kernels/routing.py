@@ -9,13 +9,16 @@ dtype, which hold all its bits, and the products are added in fp32, smallest fir
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from magi2.kernels import limits
 from magi2.kernels.activation import sigmoid
+from magi2.kernels.settings import BARRIER_BYTES, Features, features
 
 _PLANES = 3
 _NORM_EPS = tl.constexpr(1e-12)
@@ -28,6 +31,10 @@ class RouteSettings:
     block_tokens: int
     block_experts: int
     warps: int
+
+    def shared_bytes(self, head_dim: int, itemsize: int) -> int:
+        """Shared memory of one program: a tile of tokens and one of the gate."""
+        return itemsize * head_dim * (self.block_tokens + self.block_experts) + BARRIER_BYTES
 
 
 ROUTE_SETTINGS = RouteSettings(128, 128, 8)
@@ -69,7 +76,7 @@ def _route_kernel(
     token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = token < num_tokens
     dims, columns, slots = tl.arange(0, D), tl.arange(0, BLOCK_EXPERTS), tl.arange(0, SLOTS)
-    pointers = x + token.to(tl.int64)[:, None] * stride_token + head * stride_head + dims[None, :]
+    pointers = x + token.to(tl.int64)[:, None] * stride_token + head.to(tl.int64) * stride_head + dims[None, :]
     tokens = tl.load(pointers, mask=mask[:, None], other=0.0)
     # The best of each block of experts; then the best of those.
     slot_key = tl.full([BLOCK, SLOTS], float("-inf"), tl.float32)
@@ -112,6 +119,24 @@ def _route_kernel(
     tl.store(weights + target, chosen_score * scale, mask=kept)
 
 
+def _settings(dtype: torch.dtype) -> RouteSettings:
+    return _WIDE_SETTINGS if dtype == torch.float32 else ROUTE_SETTINGS
+
+
+@cache
+def route_refusal(
+    num_heads: int, num_experts: int, head_dim: int, top_k: int, dtype: torch.dtype, available: Features
+) -> str | None:
+    """Why `route` does not take tokens of `dtype` for so many heads and experts of each; None when it does."""
+    return limits.first(
+        limits.other_dtype(dtype),
+        limits.no_power_of_two("MoE head dim", head_dim, limits.MIN_DOT),
+        limits.outside("top_k", top_k, 1, min(num_experts, limits.MAX_TOP_K)),
+        limits.outside("router weights", _PLANES * num_heads * num_experts * head_dim, 1, limits.MAX_INDEX),
+        limits.too_much_shared(_settings(dtype).shared_bytes(head_dim, dtype.itemsize), available.shared_bytes),
+    )
+
+
 def route(
     x: Tensor,
     gate_planes: Tensor,
@@ -124,12 +149,14 @@ def route(
     """The chosen experts [M, N, K] int32 within each head, best first, and their fp32 weights [M, N, K].
 
     `x` [N, M, D] has contiguous channels, `gate_planes` [P, M*E, D] come from `planes`, `bias` [M*E] fp32 only takes
-    part in the choice. Among equals the lower id wins.
+    part in the choice. Among equals the lower id wins. Raises: UnsupportedShapesError where `route_refusal` says why.
     """
     num_tokens, num_heads, dim = x.shape
     num_planes, rows, _ = gate_planes.shape
     experts, ranks = rows // num_heads, triton.next_power_of_2(top_k)
-    chosen = settings or (_WIDE_SETTINGS if x.dtype == torch.float32 else ROUTE_SETTINGS)
+    limits.require("route", route_refusal(num_heads, experts, dim, top_k, x.dtype, features(x.device)))
+    limits.require("route", limits.outside("routes", num_heads * num_tokens * top_k, 0, limits.MAX_INDEX))
+    chosen = settings or _settings(x.dtype)
     block_experts = min(chosen.block_experts, max(16, triton.next_power_of_2(experts)))
     slots = triton.next_power_of_2(triton.cdiv(experts, block_experts)) * ranks
     ids = torch.empty(num_heads, num_tokens, top_k, dtype=torch.int32, device=x.device)

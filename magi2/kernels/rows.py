@@ -4,17 +4,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from magi2.kernels import limits
 from magi2.kernels.activation import sigmoid, swiglu7
 
 _RMS_EPS = tl.constexpr(1e-6)
 _SWIGLU_BLOCK = 1024
+_MOST_HEADS = 8  # of a block
+_MOST_COLUMNS = 2**16 - 1  # blocks along the second axis of a grid
 
 
 @triton.jit
@@ -27,9 +32,19 @@ def _norm_kernel(x, weight, out, stride_x, C: tl.constexpr, BLOCK: tl.constexpr)
     tl.store(out + row * C + channel, (values * scale * gain).to(out.dtype.element_ty), mask=mask)
 
 
+@cache
+def rms_norm_rows_refusal(size: int) -> str | None:
+    """Why `rms_norm_rows` does not take rows of `size` channels; None when it does."""
+    return limits.outside("channels", size, 1, limits.MAX_BLOCK)
+
+
 def rms_norm_rows(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
-    """RMSNorm of rows `x` [N, c] with `weight` [c] (offsets from 1), in fp32, rounded once to `out_dtype`."""
+    """RMSNorm of rows `x` [N, c] with `weight` [c] (offsets from 1), in fp32, rounded once to `out_dtype`.
+
+    Raises: UnsupportedShapesError where `rms_norm_rows_refusal` says why.
+    """
     num_tokens, size = x.shape
+    limits.require("rms_norm_rows", rms_norm_rows_refusal(size))
     out = torch.empty(num_tokens, size, dtype=out_dtype, device=x.device)
     if num_tokens:
         _norm_kernel[(num_tokens,)](
@@ -48,9 +63,19 @@ def _swiglu_kernel(x, out, stride_x, stride_out, WIDTH: tl.constexpr, BLOCK: tl.
     tl.store(out + row * stride_out + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < WIDTH)
 
 
+@cache
+def swiglu7_rows_refusal(width: int) -> str | None:
+    """Why `swiglu7_rows` does not give rows of `width`; None when it does."""
+    return limits.outside("activation width", width, 1, _MOST_COLUMNS * _SWIGLU_BLOCK)
+
+
 def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
-    """SwiGLU7 of rows [N, 2F] of gate and up pairs, written to `out` [N, F], which comes back; fp32, rounded once."""
+    """SwiGLU7 of rows [N, 2F] of gate and up pairs, written to `out` [N, F], which comes back; fp32, rounded once.
+
+    Raises: UnsupportedShapesError where `swiglu7_rows_refusal` says why.
+    """
     width = out.shape[1]
+    limits.require("swiglu7_rows", swiglu7_rows_refusal(width))
     block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
     if x.shape[0]:
         grid = (x.shape[0], triton.cdiv(width, block))
@@ -99,6 +124,21 @@ def _heads_kernel(
             target = (k if start < Q_HEADS + KV_HEADS else v) + packed * kv_token
             target += (number // size).to(tl.int64)[:, None] * kv_block
         tl.store(target + (number % size)[:, None] * D + channel[None, :], values)
+
+
+@cache
+def heads_refusal(query_heads: int, kv_heads: int, head_dim: int, rope_width: int, blocks: int = 1) -> str | None:
+    """Why `packed_heads`, `write_heads` and `head_blocks` do not take such heads; None when they do.
+
+    `rope_width` is 6B, the channels that are rotated; `blocks` the parts of `head_blocks`.
+    """
+    return limits.first(
+        limits.no_power_of_two("head dim", head_dim),
+        limits.outside("head dim", head_dim, 1, limits.MAX_BLOCK // _MOST_HEADS),
+        limits.outside("rotated channels", rope_width, 2, head_dim),
+        limits.no_multiple("query heads", query_heads, blocks),
+        limits.no_multiple("key-value heads", kv_heads, blocks),
+    )
 
 
 def packed_heads(
@@ -158,7 +198,8 @@ def _write_heads(
     q, k, v = (tensor if tensor.dim() == 4 else tensor.unsqueeze(0) for tensor in out)
     (blocks, num_tokens, _, dim) = q.shape
     query_heads, kv_heads = blocks * q.shape[2], blocks * k.shape[2]
-    block = next(size for size in (8, 4, 2, 1) if query_heads % size == 0 and kv_heads % size == 0)
+    limits.require("heads", heads_refusal(query_heads, kv_heads, dim, rope.shape[1], blocks))
+    block = math.gcd(query_heads, kv_heads, _MOST_HEADS)
     if num_tokens:
         _heads_kernel[(num_tokens,)](
             qkv, q_weight, k_weight, rope, rope if to_packed is None else to_packed, q, k, v,
@@ -192,6 +233,13 @@ def _gate_kernel(
     tl.store(target, values.to(gated.dtype.element_ty), mask=mask)
 
 
+@cache
+def gate_heads_refusal(num_heads: int, head_dim: int) -> str | None:
+    """Why `gate_heads` does not take so many heads; None when it does."""
+    block = triton.next_power_of_2(num_heads) * triton.next_power_of_2(head_dim)
+    return limits.outside("channels of all heads, filled up", block, 1, limits.MAX_BLOCK)
+
+
 def gate_heads(
     out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None, sink: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
@@ -200,9 +248,11 @@ def gate_heads(
     The output may also come in blocks of heads, [P, N, H / P, d], each contiguous by itself. `gate_logits` [N, H] are
     in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that the orders are the same.
     With a `sink`, log-sums [H, N] in packed order and logits [H] as for `fold_sink_`, the sinks are folded in as well.
+    Raises: UnsupportedShapesError where `gate_heads_refusal` says why.
     """
     blocks = out if out.dim() == 4 else out.unsqueeze(0)
     count, num_tokens, num_heads, dim = blocks.shape
+    limits.require("gate_heads", gate_heads_refusal(count * num_heads, dim))
     gated = out.new_empty(num_tokens, count * num_heads * dim)
     log_sums, sinks = sink if sink is not None else (gate_logits, gate_logits)
     if num_tokens:
@@ -231,13 +281,21 @@ def _sink_kernel(
     tl.store(place, values.to(out.dtype.element_ty), mask=mask)
 
 
+@cache
+def fold_sink_refusal(num_heads: int, head_dim: int) -> str | None:
+    """Why `fold_sink_` does not take so many heads; None when it does."""
+    return limits.outside("channels of all heads", num_heads * head_dim, 1, limits.MAX_BLOCK)
+
+
 def fold_sink_(out: Tensor, log_sums: Tensor, sinks: Tensor) -> Tensor:
     """Attention output [N, H, d] as if each head's softmax had one more logit, in place.
 
     `log_sums` [H, N] fp32 (any strides) are the logarithms of the softmax's sums, `sinks` [H] fp32 the logits; the
-    output keeps exp(l) / (exp(l) + exp(z)) of itself.
+    output keeps exp(l) / (exp(l) + exp(z)) of itself. Raises: UnsupportedShapesError where `fold_sink_refusal` says
+    why.
     """
     num_tokens, num_heads, dim = out.shape
+    limits.require("fold_sink_", fold_sink_refusal(num_heads, dim))
     if num_tokens:
         _sink_kernel[(num_tokens,)](
             out, log_sums, sinks, log_sums.stride(0), log_sums.stride(1),

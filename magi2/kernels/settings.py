@@ -12,6 +12,7 @@ from triton.runtime import driver
 _DESCRIPTOR_ARCH = 90  # the first one with a copy engine for tensor tiles
 _WARPGROUP_ARCH = 90  # later ones replaced these products by others
 _PROVEN_GLUON = "3.6."  # the language of the specialised kernel is experimental and changes: one version is proven
+BARRIER_BYTES = 1024  # more than any kernel's
 _INTERPRETED_SHARED_BYTES = 227 * 1024
 
 
@@ -42,10 +43,14 @@ class ExpertSettings:
     specialised: bool = False
 
     def shared_bytes(self, head_dim: int, itemsize: int) -> int:
-        """Shared memory of one program: the held rows, and per stage a gate-and-up block and a down block."""
-        if self.specialised:  # one and a half gate-and-up blocks, two down blocks, barriers
-            return itemsize * head_dim * (self.block_rows + 5 * self.block_width) + 1024
-        return itemsize * head_dim * (self.block_rows + self.stages * 3 * self.block_width)
+        """Shared memory of one program: the held rows, and per stage a gate-and-up block and a down block.
+
+        Products of fp32 pass through it as well, since no matrix unit makes them.
+        """
+        if self.specialised:  # one and a half gate-and-up blocks, two down blocks
+            return itemsize * head_dim * (self.block_rows + 5 * self.block_width) + BARRIER_BYTES
+        product = 2 * self.block_rows * self.block_width * itemsize if itemsize == 4 else 0
+        return itemsize * head_dim * (self.block_rows + self.stages * 3 * self.block_width) + product + BARRIER_BYTES
 
     def fits(self, available: Features, head_dim: int, width: int, itemsize: int) -> bool:
         """Whether the device has what this needs, and the sizes divide."""
@@ -87,8 +92,3 @@ def expert_settings(available: Features, head_dim: int, width: int, itemsize: in
         if settings.fits(available, head_dim, width, itemsize):
             return settings
     raise ValueError(f"no expert settings fit head dim {head_dim}, width {width}, {available.shared_bytes} bytes")
-
-
-def supports(head_dim: int, width: int) -> bool:
-    """Whether the expert kernel can run these sizes."""
-    return head_dim >= 16 and triton.next_power_of_2(head_dim) == head_dim and width % 16 == 0

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -11,9 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from magi2.kernels import limits
+
 _BLOCK_TOKENS = 32
 _CHUNK_TOKENS = 4
 _FILL = 128
+_MOST_EXPERTS = 2**14  # of all heads: one program adds up their tiles
 
 
 class Plan(NamedTuple):
@@ -116,13 +120,25 @@ def _tiles_kernel(offsets, tile_starts, tile_expert, tile_first, tile_end, TILE:
         tl.store(tile_end + place + tile, tl.minimum(first + TILE, end), mask=mask)
 
 
+@cache
+def sort_routes_refusal(num_heads: int, num_experts: int, top_k: int) -> str | None:
+    """Why `sort_routes` does not take so many heads, experts of each and routes per token; None when it does."""
+    return limits.first(
+        limits.outside("top_k", top_k, 1, min(num_experts, limits.MAX_TOP_K)),
+        limits.outside("experts of all heads", num_heads * num_experts, 1, _MOST_EXPERTS),
+    )
+
+
 def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int, first: int = 0, stop: int | None = None) -> Plan:
     """Sort the routes `expert_ids` [M, N, K] int32 by head and expert, in token order within an expert.
 
-    `first` and `stop` are the rows (head, expert) of the experts at hand, by default all.
+    `first` and `stop` are the rows (head, expert) of the experts at hand, by default all. Raises:
+    UnsupportedShapesError where `sort_routes_refusal` says why.
     """
     num_heads, num_tokens, top_k = expert_ids.shape
     rows, routes = num_heads * num_experts, expert_ids.numel()
+    limits.require("sort_routes", sort_routes_refusal(num_heads, num_experts, top_k))
+    limits.require("sort_routes", limits.outside("routes", routes, 0, limits.MAX_INDEX))
     span = (first, rows if stop is None else stop)
     num_blocks = triton.cdiv(num_tokens, _BLOCK_TOKENS)
     ranks = triton.next_power_of_2(top_k)

@@ -16,7 +16,6 @@ from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore
 from magi2.report import build_report, save_report
 from magi2.types import Clip
-from tests.demo_world.clip_files import preview_picture, write_clip
 from tests.report_samples import NO_REFINER, clip, rendered
 from tools.demo_clips import ExportedClip, export_clips, judgement, safe_name, write_sheet
 

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -14,40 +14,58 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from magi2.kernels import experts, mhc, routing, rows, sorting
-from magi2.kernels.attention import best_attention
-from magi2.kernels.settings import expert_settings, features, supports
+from magi2.kernels.attention import Attend, attention_refusal, best_attention
+from magi2.kernels.limits import log_refusals
+from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview import attention, moe
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
+from magi2.models.preview.kernel_fit import step_refusals
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes, gated_attention, sum_branches
 
-logger = logging.getLogger(__name__)
-
 
 def use_fast_ops(model: PreviewModel) -> None:
     """Let `model` compute with kernels: lays out its weights in place, then replaces the table of every layer.
 
-    Parameters keep names, shapes and values, but become views of fused storage; one layer's experts are held twice
-    for the moment of their change. For inference only. Waits for the device.
+    Steps whose kernels do not take the model's shapes stay plain, with one warning that names them all. Parameters keep
+    names, shapes and values, but become views of fused storage; one layer's experts are held twice for the moment of
+    their change. For inference only. Waits for the device.
     """
+    refusals = _refusals(model)
+    log_refusals("preview", refusals)
     for module in model.modules():
-        if isinstance(module, MultiHeadMoe):
+        if isinstance(module, MultiHeadMoe) and "run_experts" not in refusals:
             interleave_experts_(module)
         elif isinstance(module, SparseMlp):
             fuse_linears_(module)
-    best_attention(model.config.head_dim, model.compute_dtype, model.device)
-    model.use_ops(fast_ops())
+    model.use_ops(fast_ops(refusals))
 
 
-def fast_ops() -> PreviewOps:
+def _refusals(model: PreviewModel) -> dict[str, str]:
+    """The steps that stay plain, with the reason: by the shapes of this rank, or for want of a library."""
+    config, dtype, device = model.config, model.compute_dtype, model.device
+    # Every sparse layer holds the same experts.
+    share = next((module.share for module in model.modules() if isinstance(module, MultiHeadMoe)), None)
+    ranks = model.attention_ranks
+    refusals = step_refusals(config, dtype, features(device), attention_ranks=ranks, share=share)
+    library = attention_refusal(config.head_dim, config.num_heads // config.num_query_groups, dtype, device)
+    return {"attend": library, **refusals} if library else refusals
+
+
+def fast_ops(plain: Collection[str] = ()) -> PreviewOps:
     """The table of kernels, with its own cache of prepared weights and its own workspace.
 
-    Sizes that a kernel does not take (other than four streams, head dims that are no power of two) and soft-capped
-    attention go the plain way. The experts' weights must have been through `interleave_experts_`.
+    The entries named in `plain`, and those that are made of them, are plain torch. If `run_experts` is not one of them,
+    the experts' weights must have been through `interleave_experts_`; attention has no soft cap unless `attend` is.
     """
-    return _FastOps().table()
+    stock, names = PreviewOps(), set(plain)
+    if "packed_heads" in names:
+        names.add("head_blocks")
+    if names & {"attend", "gate_heads"}:
+        names.add("gated_attention")
+    return replace(_FastOps().table(), **{name: getattr(stock, name) for name in names})
 
 
 def interleave_experts_(module: MultiHeadMoe) -> None:
@@ -165,10 +183,7 @@ class _FastOps:
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, sequences: attention.Sequences, softcap: float
     ) -> Tensor:
-        function = best_attention(q.shape[2], q.dtype, q.device) if softcap <= 0 else None
-        if function is None:
-            return attention.attend(q, k, v, sinks, sequences, softcap)
-        out, log_sums = function(q, k, v, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+        out, log_sums = _attention(q, k, softcap)(q, k, v, *_bounds(sequences))
         return rows.fold_sink_(out, log_sums, torch.logsumexp(sinks.float(), dim=0))
 
     def gated_attention(
@@ -181,13 +196,10 @@ class _FastOps:
         gate_logits: Tensor,
         to_grouped: Tensor,
     ) -> Tensor:
-        """Sink, gate and order in one pass, unless attention is another's (as on many ranks) or plain."""
-        q = heads[0]
-        attends_itself = ops.attend == self.attend and softcap <= 0
-        function = best_attention(q.shape[2], q.dtype, q.device) if attends_itself else None
-        if function is None:
+        """Sink, gate and order in one pass, unless attention is another's, as on many ranks."""
+        if ops.attend != self.attend:
             return gated_attention(ops, heads, sinks, sequences, softcap, gate_logits, to_grouped)
-        out, log_sums = function(*heads, sequences.bounds, sequences.cu_seqlens, sequences.max_length)
+        out, log_sums = _attention(heads[0], heads[1], softcap)(*heads, *_bounds(sequences))
         return rows.gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
 
     def swiglu7(self, x: Tensor) -> Tensor:
@@ -208,8 +220,8 @@ class _FastOps:
     ) -> Tensor:
         num_heads, dim = x.shape[1:]
         w13 = experts.as_interleaved(w_gate, w_up)
-        if w13 is None or not supports(dim, w_down.shape[1]):
-            return moe.run_experts(x, moe.Routes(routes.expert_ids.long(), routes.weights), w_gate, w_up, w_down, share)
+        if w13 is None:
+            raise ValueError("expert weights are not laid out for the kernel: call interleave_experts_ first")
         share = share or whole_heads(num_heads, w_down.shape[0] // num_heads)
         available = features(x.device)
         settings = expert_settings(available, dim, w_down.shape[1], x.element_size())
@@ -227,11 +239,11 @@ class _FastOps:
         shared = mlp.shared_expert_fc1.weight.shape[0]
         if mlp.ops.tokens_travel:
             run = mlp.start_experts(mlp.split_heads(y, group_sizes))
-            hidden = self.swiglu7(_first_products(y, stacked[split:], shared, group_sizes))
+            hidden = mlp.ops.swiglu7(_first_products(y, stacked[split:], shared, group_sizes))
         else:
             mixed = _first_products(y, stacked, split + shared, group_sizes)
             run = mlp.start_experts(mixed[:, :split].view(y.shape[0], mlp.num_heads, -1))
-            hidden = self.swiglu7(mixed[:, split:])
+            hidden = mlp.ops.swiglu7(mixed[:, split:])
         run.compute()
         out = torch.empty_like(y)
         blocks = _joined_second(mlp).chunk(len(group_sizes))
@@ -253,6 +265,18 @@ class _FastOps:
         if held is None or held.numel() < count * dim:
             self._rows[key] = held = like.new_empty(count * dim)
         return held[: count * dim].view(count, dim)
+
+
+def _attention(q: Tensor, k: Tensor, softcap: float) -> Attend:
+    """The library's attention for such heads; the model has asked before."""
+    function = best_attention(q.shape[2], q.shape[1] // k.shape[1], q.dtype, q.device)
+    if function is None or softcap > 0:
+        raise ValueError(f"no attention kernel for {q.dtype}, head dim {q.shape[2]} and soft cap {softcap}")
+    return function
+
+
+def _bounds(sequences: attention.Sequences) -> tuple[tuple[int, ...], Tensor, int]:
+    return sequences.bounds, sequences.cu_seqlens, sequences.max_length
 
 
 def _starts(group_sizes: Sizes) -> list[int]:

@@ -68,6 +68,11 @@ class PreviewModel(nn.Module):
         """Where the weights are."""
         return self.pre_adapter.video_embedder.weight.device
 
+    @property
+    def attention_ranks(self) -> int:
+        """Ranks that share the attention heads."""
+        return 1
+
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`."""
         for module in self.modules():

@@ -88,13 +88,14 @@ def run_experts(
     num_heads = x.shape[1]
     share = share or whole_heads(num_heads, w_gate.shape[0] // num_heads)
     sorted_routes = sort_routes(routes.expert_ids, share.num_experts)
+    tiled = x.device.type == "cpu" or not takes_grouped(x.shape[2], w_gate.shape[2], x.element_size())
     outputs = []
     for head in range(num_heads):
         first, stop = share.held_ids(head)
         held = slice(
             head * share.num_experts + first - share.first_row, head * share.num_experts + stop - share.first_row
         )
-        rows = _plan_rows(sorted_routes, routes.expert_ids[head], head, share, x.device)
+        rows = _plan_rows(sorted_routes, routes.expert_ids[head], head, share, tiled)
         tokens = x[:, head][rows.order // routes.weights.shape[2]]
         hidden = swiglu7_pair(rows.product(tokens, w_gate[held]), rows.product(tokens, w_up[held])).to(x.dtype)
         weights = routes.weights[head].flatten()[rows.order].unsqueeze(1)
@@ -111,15 +112,19 @@ class _Rows(NamedTuple):
     product: Callable[[Tensor, Tensor], Tensor]
 
 
-def _plan_rows(
-    sorted_routes: SortedRoutes, expert_ids: Tensor, head: int, share: ExpertShare, device: torch.device
-) -> _Rows:
+def takes_grouped(dim: int, width: int, itemsize: int) -> bool:
+    """Whether torch's grouped product takes matrices [dim, width] both ways: it wants rows of whole 16 bytes."""
+    return dim * itemsize % 16 == 0 and width * itemsize % 16 == 0
+
+
+def _plan_rows(sorted_routes: SortedRoutes, expert_ids: Tensor, head: int, share: ExpertShare, tiled: bool) -> _Rows:
     """Rows for the experts held of one head. Their number is that of all routes, since the true one is not known here.
 
     A product's rows must not depend on how many others there are. Kernels of accelerators see to that by themselves;
-    on the CPU, where few rows are multiplied differently from many, the rows are cut into tiles of one size.
+    on the CPU, where few rows are multiplied differently from many, the rows are cut into tiles of one size, and so are
+    those that the grouped product does not take.
     """
-    count = expert_ids.numel()
+    count, device = expert_ids.numel(), expert_ids.device
     first, stop = share.held_ids(head)
     offsets = sorted_routes.offsets[head * share.num_experts + first : head * share.num_experts + stop + 1]
     begin, ends = offsets[0], offsets[1:] - offsets[0]
@@ -127,7 +132,7 @@ def _plan_rows(
     order = sorted_routes.order[(begin + torch.arange(count, device=device)).clamp(max=sorted_routes.order.numel() - 1)]
     order = (order - head * count).clamp(0, count - 1)
     position = (sorted_routes.position[head] - begin).clamp(0, count - 1)
-    if device.type != "cpu":
+    if not tiled:
         return _Rows(order, position, partial(_grouped_product, ends=ends))
     tiles = tile_rows(ends, count)
     chosen = (expert_ids - first).clamp(0, stop - first - 1)

@@ -86,6 +86,10 @@ class ParallelPreview(PreviewModel):
         self._ranks = _RankOps(mesh, moe.num_heads)
         self.use_ops(PreviewOps())
 
+    @property
+    def attention_ranks(self) -> int:
+        return self.mesh.cp.size
+
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`, between the exchanges with other ranks."""
         super().use_ops(self._ranks.table(ops))

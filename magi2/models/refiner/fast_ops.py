@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from magi2.kernels import refiner_attention, rows
-from magi2.kernels.settings import features
+from magi2.kernels import limits, refiner_attention, rows
+from magi2.kernels.settings import Features, features
 from magi2.models.refiner.attention import attend_tail
+from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.model import RefinerModel
 from magi2.models.refiner.ops import RefinerOps
 from magi2.models.refiner.windows import WindowGrid
@@ -21,17 +23,39 @@ from magi2.models.refiner.windows import WindowGrid
 def use_fast_ops(model: RefinerModel) -> None:
     """Let `model` compute with kernels; for inference only.
 
-    Attention stays plain where the kernel takes neither the head size nor the blocks.
+    Steps whose kernels do not take the model's shapes stay plain, with one warning that names them all.
     """
-    ops = fast_ops()
-    if not refiner_attention.supports(model.config.head_dim, math.prod(model.config.window_block)):
-        plain = RefinerOps()
-        ops = replace(ops, plan=plain.plan, attend=plain.attend)
-    model.use_ops(ops)
+    refusals = step_refusals(model.config, model.compute_dtype, features(model.device))
+    limits.log_refusals("refiner", refusals)
+    model.use_ops(fast_ops(refusals))
 
 
-def fast_ops() -> RefinerOps:
-    """The table of kernels."""
+def step_refusals(config: RefinerConfig, dtype: torch.dtype, available: Features) -> dict[str, str]:
+    """The entries of `RefinerOps` whose kernels do not take the shapes of `config` in `dtype`, with the reason.
+
+    On many ranks each has all heads, so that the shapes are the same.
+    """
+    heads, groups, dim = config.num_heads, config.num_query_groups, config.head_dim
+    refusals = {
+        "norm": rows.rms_norm_rows_refusal(config.hidden_size),
+        "write_heads": rows.heads_refusal(heads, groups, dim, 6 * (dim // 8)),
+        "gate_heads": rows.gate_heads_refusal(heads, dim),
+        "swiglu7": rows.swiglu7_rows_refusal(config.intermediate_size),
+        "attend": limits.first(
+            refiner_attention.window_attention_refusal(heads, groups, dim, dtype, available),
+            refiner_attention.make_plan_refusal(math.prod(config.window_block)),
+        ),
+    }
+    return {step: refusal for step, refusal in refusals.items() if refusal}
+
+
+def fast_ops(plain: Collection[str] = ()) -> RefinerOps:
+    """The table of kernels, in which the entries named in `plain` are plain torch; `plan` goes with `attend`."""
+    stock, names = RefinerOps(), {*plain, *(["plan"] if "attend" in plain else [])}
+    return replace(_kernels(), **{name: getattr(stock, name) for name in names})
+
+
+def _kernels() -> RefinerOps:
     return RefinerOps(
         norm=rows.rms_norm_rows,
         write_heads=rows.write_heads,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
+from magi2.config.load import load_profile
+from magi2.models.preview.conditioning import Conditioning
+from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.fast_ops import use_fast_ops
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
@@ -72,3 +78,60 @@ def test_weights_keep_names_shapes_and_values(fast_models: dict[str, PreviewMode
     assert state.keys() == plain.keys()
     for name, value in plain.items():
         assert torch.equal(state[name], value), name
+
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SHIPPED = load_profile("demo", CONFIGS).architectures.preview
+SPARSE = replace(SHIPPED.moe_config, moe_layers=(0,))
+DEMO = replace(SHIPPED, num_layers=1, mm_layers=(0,), text_in_channels=16, moe_config=SPARSE)
+ODD = {
+    "demo": (DEMO, {"attend", "route", "run_experts"}),
+    "width": (
+        replace(DEMO, moe_config=replace(SPARSE, split_merge_intermediate_size=32, expert_intermediate_size=20)),
+        {"attend", "run_experts"},
+    ),
+    "streams": (
+        replace(
+            DEMO,
+            head_dim=96,
+            num_query_groups=2,
+            moe_config=replace(SPARSE, split_merge_intermediate_size=32, expert_intermediate_size=16),
+            mhc_config=replace(DEMO.mhc_config, num_stream=2),
+        ),
+        {"attend", "mhc_coefficients", "mhc_input", "mhc_post", "packed_heads"},
+    ),
+}
+
+
+def random_model(config: PreviewConfig, device: torch.device) -> PreviewModel:
+    model, generator = PreviewModel(config, compute_dtype=torch.float32), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            scale = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return model.to(device)
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_shapes_that_kernels_refuse_go_the_plain_way_with_one_line(
+    case: str, device: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, plain = ODD[case]
+    model = random_model(config, device)
+    text = random_rows(device, 2, config.text_in_channels)[None]
+    layout = model.prepare((1, 1, 2), 1, Conditioning(text, text[:, :1]), guided=False)
+    video, audio = random_rows(device, 48, 2).view(1, 48, 1, 1, 2), random_rows(device, 1, 64)[None]
+    time = torch.tensor(417, device=device)
+    with torch.no_grad():
+        wanted = model(video, audio, time, layout)
+        use_fast_ops(model)
+        found = model(video, audio, time, layout)
+    for one, other in zip(found, wanted, strict=True):
+        assert relative_l2(one, other) < 1e-5
+    (record,) = [record for record in caplog.records if "in place of kernels" in record.message]
+    steps = record.message.partition("slower: ")[2].split("; ")
+    assert {step.partition(" (")[0] for step in steps} == plain
+
+
+def random_rows(device: torch.device, rows: int, width: int) -> Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(rows)).to(device)

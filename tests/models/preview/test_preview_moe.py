@@ -8,7 +8,7 @@ from torch import Tensor
 
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.moe import Routes, route, run_experts, sort_routes
+from magi2.models.preview.moe import Routes, route, run_experts, sort_routes, takes_grouped
 from tests.models.preview.preview_goldens import DTYPES, load_golden, relative_l2
 
 
@@ -114,3 +114,17 @@ def test_dense_mlp_equals_the_published_values(
     x = stored["x"].to(DTYPES[dtype])[i2v_layout.to_grouped]
     y = module(x, i2v_layout.group_sizes)[i2v_layout.to_packed]
     assert relative_l2(y, stored[f"{dtype}.y"]) < (2e-5 if dtype == "fp32" else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "width"), [(16, 24), (16, 20), (20, 16), (6, 16), (32, 21)])
+def test_grouped_products_are_asked_for_sizes_that_torch_takes(dim: int, width: int, dtype: torch.dtype) -> None:
+    rows, ends = torch.ones(8, dim, dtype=dtype), torch.tensor([3, 8], dtype=torch.int32)
+    hidden = torch.ones(8, width, dtype=dtype)
+    there, back = torch.ones(2, dim, width, dtype=dtype), torch.ones(2, width, dim, dtype=dtype)
+    if takes_grouped(dim, width, dtype.itemsize):
+        assert bool((torch.nn.functional.grouped_mm(rows, there, offs=ends) == dim).all())
+        assert bool((torch.nn.functional.grouped_mm(hidden, back, offs=ends) == width).all())
+    else:
+        with pytest.raises(RuntimeError, match="16 bytes"):
+            torch.nn.functional.grouped_mm(rows, there, offs=ends)
