@@ -115,12 +115,8 @@ class Demonstration:
         say("starting Airflow: half a minute, on a busy machine several")
         try:
             with self.airflow:
-                code = 0 if self.render() == "success" else 1
-                self.deliver()
-                if stays_up:
-                    keep(self.airflow)
+                code = self._work(stays_up)
         except Interrupted as interruption:
-            say(f"ended by {interruption}; Airflow is stopped")
             code = 128 + interruption.number
         except (RuntimeError, OSError, Magi2Error) as error:
             say(f"{error}\nlogs: {self.airflow.home}/logs")
@@ -131,6 +127,18 @@ class Demonstration:
             finally:
                 say(f"the same command {'finds all of it' if code == 0 else 'goes on from'} here: {again}")
         return code
+
+    def _work(self, stays_up: bool) -> int:
+        """Everything that needs Airflow; the exit code."""
+        try:
+            code = 0 if self.render() == "success" else 1
+            self.deliver()
+            if stays_up:
+                keep(self.airflow)
+            return code
+        except Interrupted as interruption:
+            say(f"{interruption}: stops Airflow, then delivers what is finished; a second one ends this at once")
+            raise
 
     def render(self) -> str:
         """Run the batch and tell of its progress; the run's final state."""

@@ -55,31 +55,36 @@ class Standing:
     @property
     def milestone(self) -> object:
         """What a log gets a line for: a task, stage or clip that begins or ends, and a tenth of a clip's steps."""
-        shards = self.batch.shards if self.batch else ()
-        tenths = [10 * shard.step // shard.steps if shard.step and shard.steps else 0 for shard in shards]
-        tasks = sorted((task["task_id"], task["map_index"]) for task in self._running)
-        return tasks, [(shard.stage, shard.clip_id, shard.done, shard.failed) for shard in shards], tenths
+        if self.batch is None:
+            return self._at_work
+        shards = [(shard.shard, shard.stage, shard.clip_id, _tenths(shard)) for shard in self._shards]
+        return self.batch.done, self.batch.failed, shards or self._at_work
 
     def __str__(self) -> str:
         if self.batch is None:
             return self._at_work
         counts = [f"{self.batch.done} of {self.batch.batch.clips_total} clips done"]
         counts += [f"{self.batch.failed} failed"] if self.batch.failed else []
-        shards = [_shard_text(shard) for shard in self.batch.shards if shard.stage and shard.unfinished]
-        left = self.batch.seconds_left
-        return "; ".join([*counts, *(shards or [self._at_work]), *([f"{duration(left)} left"] if left else [])])
+        left = [f"{duration(self.batch.seconds_left)} left"] if self.batch.seconds_left is not None else []
+        return "; ".join([*counts, *(map(_shard_text, self._shards) if self._shards else [self._at_work]), *left])
 
     @property
-    def _running(self) -> list[Mapping[str, Any]]:
-        return [task for task in self.tasks if task["state"] == "running"]
+    def _shards(self) -> list[ShardStatus]:
+        """Those that a stage works on."""
+        return [shard for shard in self.batch.shards if shard.stage and shard.unfinished] if self.batch else []
 
     @property
     def _at_work(self) -> str:
-        return ", ".join(sorted({task["task_id"] for task in self._running})) or "waiting for a task to start"
+        running = {task["task_id"] for task in self.tasks if task["state"] == "running"}
+        return ", ".join(sorted(running)) or "waiting for a task to start"
 
 
 def _place(shard: ShardStatus) -> tuple[object, ...]:
     return shard.shard, shard.stage, shard.clip_id, shard.step, shard.done, shard.failed, shard.accelerator_seconds
+
+
+def _tenths(shard: ShardStatus) -> int:
+    return 10 * shard.step // shard.steps if shard.step and shard.steps else 0
 
 
 def _shard_text(shard: ShardStatus) -> str:

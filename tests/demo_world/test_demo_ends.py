@@ -137,8 +137,8 @@ def interrupts(number: signal.Signals) -> Callable[[], str]:
         (lambda: "failed", 1, "the run ended as failed"),
         (raises(RuntimeError("nothing has moved for 40 min")), 1, "nothing has moved for 40 min"),
         (raises(RuntimeError("scheduler ended")), 1, "scheduler ended"),
-        (interrupts(signal.SIGINT), 130, "ended by SIGINT"),
-        (interrupts(signal.SIGTERM), 143, "ended by SIGTERM"),
+        (interrupts(signal.SIGINT), 130, "SIGINT: stops Airflow"),
+        (interrupts(signal.SIGTERM), 143, "SIGTERM: stops Airflow"),
     ],
 )
 def test_finished_clips_are_delivered_at_every_end(
