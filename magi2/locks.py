@@ -37,9 +37,9 @@ def run_locks(settings: Settings) -> NamedLocks | None:
 def artifact_locks(store: str, on_wait: Callable[[], None]) -> Callable[[Recipe], AbstractContextManager[None]]:
     """What makes locks of recipes, each held inside its context by one process of this user and host at a time.
 
-    They are for renders on the CPU; on accelerators the launcher has shut out all others. Who had to wait for one finds
-    the artifact in the store of this address. There is no limit: the kernel frees what a dead process held. `on_wait`
-    is called at once and then every 10 s.
+    They are for renders on the CPU, which no lock on accelerators keeps apart. Who had to wait for one finds the
+    artifact in the store of this address. There is no limit: the kernel frees what a dead process held. `on_wait` is
+    called at once and then every 10 s.
     """
 
     @contextmanager

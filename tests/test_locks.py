@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from render_helpers import make_clip, make_context, small_profile
 
 from magi2.cli.console import TerminalProgress
 from magi2.cli.render_work import RenderWork
@@ -19,6 +18,7 @@ from magi2.stages.enhance import EnhanceStage
 from magi2.stages.progress import Silent
 from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
+from tests.render_helpers import make_clip, make_context, small_profile
 
 PROFILE = small_profile()
 CLIP = make_clip(PROFILE)

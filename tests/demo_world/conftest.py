@@ -7,12 +7,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from clip_files import preview_picture, write_clip
 
 from demo_world.scenes import Scene
 from demo_world.sound import delivered_sound
 from demo_world.takes import draw_take
 from magi2.media.delivery import DeliverySpec
+from tests.demo_world.clip_files import preview_picture, write_clip
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from report_samples import NO_REFINER
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.manifest import ManifestDraft
@@ -25,6 +24,7 @@ from magi2.stages.books import recipe_book
 from magi2.stages.captions import CAPTION
 from magi2.stages.recipes import RecipeBook
 from magi2.types import Clip, StageName
+from tests.report_samples import NO_REFINER
 from tools import demo
 from tools.demo import Demonstration, command_line, hear_signals
 

@@ -82,7 +82,13 @@ TABLE = [
         "httpx safetensors tools torch triton",
         heavy=True,
     ),
-    Row("tools", "artifacts errors media rerun runtime types", "PIL demo_world", heavy=True),
+    Row(
+        "tools",
+        "artifacts catalog checkpoints.layout cli.console config errors media plain rerun runtime stages.books "
+        "stages.reuse status types",
+        "PIL demo_world rich",
+        heavy=True,
+    ),
     Row(
         "demo_world",
         "artifacts batch checkpoints.layout config errors locks media models prompts sampling stages types",
@@ -105,13 +111,12 @@ TABLE = [
     # Process groups that run the stages of one shard, and whether they may.
     Row(
         "magi2.runtime",
-        "artifacts checkpoints.layout config control errors locks parallel.layout plan platform stages types",
+        "artifacts checkpoints.layout config control errors locks parallel.layout plan platform stages torch_build types",
         "torch",
     ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     Row("magi2.control", "artifacts catalog config cost errors plan runtime.job types"),
     Row("magi2.pace", "runtime.events"),
-    Row("magi2.runtime.events magi2.runtime.exit_codes magi2.runtime.job", "errors parallel.layout types", "pydantic"),
     # Batches: from a file to a plan, and again.
     Row("magi2.intake", "artifacts batch checkpoints.layout config cost errors plan rerun stages.books stages.recipes"),
     Row("magi2.inbox", "artifacts batch errors"),
@@ -120,10 +125,12 @@ TABLE = [
     Row("magi2.rerun", "artifacts batch config errors plan stages.recipes types"),
     Row("magi2.plan", "artifacts batch config cost errors media.files stages.captions stages.recipes types"),
     Row("magi2.batch", "config errors media.image prompts seeds types"),
-    # The database.
-    Row("magi2.locks", "artifacts catalog config"),
+    # The database, locks, and what the ranks of a group and its launcher say to each other.
+    Row("magi2.locks", "artifacts catalog config runtime.lock"),
     Row("magi2.catalog", "artifacts config cost errors types", "alembic pydantic sqlalchemy"),
     Row("magi2.cost", "config errors types"),
+    Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
+    Row("magi2.runtime.events magi2.runtime.exit_codes magi2.runtime.job", "errors parallel.layout types", "pydantic"),
     # The stages, and the checkpoints that they load.
     Row(
         "magi2.stages",
