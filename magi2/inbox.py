@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from magi2.artifacts.disk import disk_errors, sync_folder
 from magi2.batch import read_rows
 from magi2.errors import ConfigError, InputError
+from magi2.files import disk_errors, sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from magi2.config.profile import Profile
 from magi2.config.strict import validate
 from magi2.cost import check_budget
 from magi2.errors import ContractError, CorruptedArtifactError, ImageError, InputError
-from magi2.media.files import partial_file
+from magi2.files import disk_errors, partial_file
 from magi2.stages.captions import caption_flags, caption_key, find_caption
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, FigureImage, StageName
@@ -321,10 +321,8 @@ def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
 
 
 def _image_bytes(figure: FigureImage) -> bytes:
-    try:
+    with disk_errors(figure.path, ImageError):
         content = figure.path.read_bytes()
-    except OSError as error:
-        raise ImageError(f"{figure.path}: {error.strerror or error}") from error
     if sha256(content).hexdigest() != figure.sha256:
         raise ImageError(f"{figure.path}: changed since the batch was read")
     return content

@@ -19,8 +19,8 @@ from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.config.strict import validate
-from magi2.errors import InputError
-from magi2.media.files import partial_file
+from magi2.errors import InputError, MediaError
+from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 from magi2.rerun import batch_clips
 from magi2.stages.books import recipe_book
@@ -87,7 +87,7 @@ def write_sheet(clips: Sequence[ExportedClip], target: Path) -> None:
     for strip in strips:
         sheet.paste(strip, (0, top))
         top += strip.height
-    with partial_file(target) as partial:
+    with partial_file(target, MediaError) as partial:
         sheet.save(partial, format="PNG", optimize=True)
 
 

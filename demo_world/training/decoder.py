@@ -27,7 +27,7 @@ from demo_world.training.drawing import draw_batches, drawing_processes
 from demo_world.training.learner import Learner, LearningRates
 from demo_world.training.pace import Pace
 from demo_world.video_latents import DISTANCE_CHANNELS, FRAMES_PER_LATENT, video_latents
-from magi2.media.files import partial_file
+from magi2.files import partial_file
 from magi2.models.turbo_vae.config import TINY_TURBO_DECODER
 from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.turbo_vae.layers import ResidualBlock, Upsampler

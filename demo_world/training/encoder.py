@@ -25,7 +25,7 @@ from demo_world.training.drawing import draw_batches, drawing_processes
 from demo_world.training.learner import Learner, LearningRates
 from demo_world.training.pace import Pace
 from demo_world.video_latents import image_latents
-from magi2.media.files import partial_file
+from magi2.files import partial_file
 from magi2.media.frames import to_uint8
 from magi2.media.image import prepare_reference
 from magi2.models.video_vae.config import WanVaeConfig

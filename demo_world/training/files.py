@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from magi2.media.files import partial_file
+from magi2.files import partial_file
 
 
 def save_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 
-from magi2.artifacts.disk import disk_errors, last_change, remove_tree
+from magi2.artifacts.disk import last_change, remove_tree
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
@@ -34,6 +34,7 @@ from magi2.artifacts.store import (
     payload_of,
 )
 from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.files import disk_errors
 
 logger = logging.getLogger(__name__)
 

@@ -1,47 +1,15 @@
-"""Durable steps on a POSIX file system, each of which either happened or did not."""
+"""Durable names on a POSIX file system: steps each of which either happened or did not."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from magi2.errors import InfrastructureError
-
-
-@contextmanager
-def disk_errors(place: Path) -> Iterator[None]:
-    """Turn an operating system's error into an InfrastructureError that names the file, or else `place`."""
-    try:
-        yield
-    except OSError as error:
-        raise InfrastructureError(f"{error.filename or place}: {error.strerror or error}") from error
-
-
-def sync_file(path: Path) -> None:
-    """Wait until the file's content is on the disk."""
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in the folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a new file and wait until its content is on the disk. Its name is not, before `sync_folder`."""
-    with path.open("xb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+from magi2.files import sync_file, sync_folder
 
 
 def make_folder(folder: Path, *, root: Path) -> None:

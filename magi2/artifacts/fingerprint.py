@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from magi2.artifacts.disk import write_durably
 from magi2.artifacts.recipe import canonical_json, sha256_file, sha256_text
 from magi2.artifacts.store import new_attempt
 from magi2.errors import CheckpointError
+from magi2.files import disk_errors, write_durably
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +63,12 @@ def _digests(by_name: Mapping[str, Path], known: _Known) -> _Known:
 
 
 def _digest(name: str, path: Path, known: _Known) -> tuple[_State, str]:
-    try:
+    with disk_errors(path, CheckpointError):
         state = _state(name, path)
         if state in known:
             return state, known[state]
         digest = sha256_file(path)
         after = _state(name, path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: weight file cannot be read: {error.strerror or error}") from error
     if state != after:
         raise CheckpointError(
             f"{path}: changed while its fingerprint was taken", hint="wait until the copy is complete"

@@ -17,19 +17,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from magi2.artifacts.base import Blob, BlobStore
-from magi2.artifacts.disk import (
-    disk_errors,
-    last_change,
-    link_file,
-    place_file,
-    remove_if_empty,
-    rename_file,
-    sync_file,
-    sync_folder,
-    write_durably,
-)
+from magi2.artifacts.disk import last_change, link_file, place_file, remove_if_empty, rename_file
 from magi2.artifacts.store import new_attempt
 from magi2.errors import InfrastructureError
+from magi2.files import disk_errors, sync_file, sync_folder, write_durably
 
 SCRATCH = "scratch"
 _NO_LINKS = "put the store on a file system with hard links, such as ext4, xfs or NFS"

@@ -30,10 +30,10 @@ from minio.credentials import Provider
 from minio.error import MinioException, S3Error
 
 from magi2.artifacts.base import Blob, BlobStore
-from magi2.artifacts.disk import disk_errors
 from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
 from magi2.artifacts.store import ARTIFACTS, NamedLocks, new_attempt
 from magi2.errors import ConfigError, InfrastructureError, InputError
+from magi2.files import disk_errors
 
 PART_SIZE_BYTES = 64 * 2**20
 PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions

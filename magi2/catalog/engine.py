@@ -14,11 +14,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, TimeoutError
 
 from magi2.artifacts.address import open_store
-from magi2.artifacts.disk import disk_errors
 from magi2.artifacts.local import LocalStore
 from magi2.catalog.states import StateError
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error
+from magi2.files import disk_errors
 
 FILE_NAME = "catalog.sqlite"
 BUSY_TIMEOUT_S = 30.0  # the longest a writer waits for another; the longest transaction takes a few seconds

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sqlalchemy import URL, text
 
-from magi2.artifacts.disk import disk_errors
 from magi2.catalog.engine import Database
 from magi2.errors import InfrastructureError
+from magi2.files import disk_errors
 
 WAIT_S = 120.0  # far longer than anybody holds one
 _POLL_S = 0.02

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError, MediaError
+from magi2.files import disk_errors, partial_file
 from magi2.media.delivery import SAMPLE_RATE_HZ
-from magi2.media.files import disk_errors, partial_file
 
 CHANNELS = 2
 FRAME_BYTES = 4 * CHANNELS
@@ -31,7 +31,7 @@ def write_audio(path: Path, samples: Tensor) -> None:
     if samples.dim() != 2 or samples.shape[0] != CHANNELS or samples.dtype != torch.float32:
         raise ContractError(f"audio samples: {samples.dtype} {tuple(samples.shape)}, want torch.float32 [2, n]")
     interleaved = samples.detach().cpu().T.contiguous().numpy().astype("<f4", copy=False)
-    with partial_file(path) as partial, disk_errors(path), partial.open("wb") as file:
+    with partial_file(path, MediaError) as partial, partial.open("wb") as file:
         file.write(_header(samples.shape[1]))
         file.write(interleaved.tobytes())
 
@@ -45,12 +45,9 @@ def read_audio(path: Path) -> Tensor:
 
 def audio_sample_count(path: Path) -> int:
     """Samples per channel of a file by `write_audio`, from its header checked against its size."""
-    try:
+    with disk_errors(path, MediaError), path.open("rb") as file:
         size = path.stat().st_size
-        with path.open("rb") as file:
-            header = file.read(_HEADER.size)
-    except OSError as error:
-        raise MediaError(f"cannot read {path}: {error.strerror}") from error
+        header = file.read(_HEADER.size)
     count = max(0, size - _HEADER.size) // FRAME_BYTES
     if header != _header(count) or size != _HEADER.size + count * FRAME_BYTES:
         raise MediaError(f"{path}: not a 44.1 kHz stereo float WAV, or truncated ({size} bytes)")

@@ -11,7 +11,8 @@ from typing import Any
 
 import ffmpeg as graph
 
-from magi2.errors import InputError
+from magi2.errors import InputError, MediaError
+from magi2.files import partial_file
 from magi2.media.audio import audio_sample_count
 from magi2.media.delivery import (
     AV1_PRESETS,
@@ -23,7 +24,6 @@ from magi2.media.delivery import (
     delivered_frame_count,
 )
 from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
-from magi2.media.files import partial_file
 from magi2.media.reading import open_media, video_stream
 
 SCALERS: Mapping[Fit, str] = {"crop": "lanczos", "scale": "lanczos", "nearest": "neighbor"}
@@ -57,7 +57,7 @@ def deliver(
     picture = _picture(video, spec, fps=fps, held_frames=total - frame_count)
     sound = _sound(audio, samples=round(total / fps * SAMPLE_RATE_HZ))
     options = _encoder_options(spec) | _container_options(fps) | _metadata_options(metadata)
-    with partial_file(target) as partial:
+    with partial_file(target, MediaError) as partial:
         stream = graph.output(picture, sound, file_url(partial), **options)
         run_ffmpeg(ffmpeg, stream, purpose=f"deliver {target}")
 

@@ -19,7 +19,7 @@ import ffmpeg as graph
 import imageio_ffmpeg
 
 from magi2.errors import InfrastructureError, MediaError, MissingToolError
-from magi2.media.files import DISK_FULL
+from magi2.files import DISK_FULL, FREE_SPACE_HINT
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class FfmpegProcess:
         ended = f"was killed by signal {-status}" if status < 0 else f"exits with {status}"
         message = f"{self._purpose}: ffmpeg {ended}: {said}"
         if DISK_FULL in said:
-            return InfrastructureError(message, hint="free some space and run again")
+            return InfrastructureError(message, hint=FREE_SPACE_HINT)
         return MediaError(message)
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError, MediaError
+from magi2.files import partial_file
 from magi2.media.ffmpeg import Ffmpeg, FfmpegProcess, file_url
-from magi2.media.files import partial_file
 
 SLICES = 4
 """Parts of a frame that are coded in parallel; part of the stream, so the same on every machine."""
@@ -37,7 +37,7 @@ class LosslessWriter:
     def __enter__(self) -> Self:
         self._ffmpeg.require("ffv1")
         with ExitStack() as stack:
-            stream = self._stream(stack.enter_context(partial_file(self.path)))
+            stream = self._stream(stack.enter_context(partial_file(self.path, MediaError)))
             process = FfmpegProcess(self._ffmpeg, stream, purpose=f"write {self.path}", feeds=True)
             self._process = stack.enter_context(process)
             self._cleanup = stack.pop_all()

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from magi2.errors import MediaError
-from magi2.media.files import disk_errors, partial_file
+from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 
 POSTER_CANDIDATES = 9
@@ -80,5 +80,5 @@ def _save(image: Image.Image, target: Path) -> None:
     file_format = FORMATS.get(target.suffix.lower())
     if file_format is None:
         raise MediaError(f"cannot write {target}: a picture's name ends in one of {', '.join(FORMATS)}")
-    with partial_file(target) as partial, disk_errors(target):
+    with partial_file(target, MediaError) as partial:
         image.save(partial, format=file_format, **({"quality": 90} if file_format == "JPEG" else {}))

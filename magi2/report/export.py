@@ -20,7 +20,7 @@ from magi2.artifacts.recipe import sha256_file
 from magi2.artifacts.store import ArtifactStore
 from magi2.cost import BatchCost
 from magi2.errors import CorruptedArtifactError, InputError
-from magi2.media.files import partial_file
+from magi2.files import partial_file
 from magi2.report.page import to_page
 from magi2.report.shared import SharedClip, share
 from magi2.report.tables import to_csv
@@ -113,7 +113,7 @@ def _copy(store: ArtifactStore, key: str, name: str, folder: Path, target_name: 
         raise CorruptedArtifactError(f"artifact mux/{key[:12]} is not in the store any more, or has no {name}")
     if not target.is_file() or target.is_symlink() or sha256_file(target) != digest:
         source = store.fetch(StageName.MUX, key, name)
-        with partial_file(target) as partial:
+        with partial_file(target, InputError) as partial:
             shutil.copyfile(source, partial)
     return target_name
 
@@ -128,5 +128,5 @@ def _remove_others(folder: Path, clips: Iterable[SharedClip]) -> None:
 
 
 def _write(target: Path, text: str) -> None:
-    with partial_file(target) as partial:
+    with partial_file(target, InputError) as partial:
         partial.write_text(text, encoding="utf-8", newline="")

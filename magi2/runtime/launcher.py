@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from magi2.artifacts.disk import disk_errors
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError, Magi2Error, error_from_code
+from magi2.files import disk_errors
 from magi2.runtime.channel import Listener
 from magi2.runtime.events import (
     ClipFinished,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from magi2.artifacts.disk import disk_errors
+from magi2.files import disk_errors
 from magi2.runtime.events import MAX_QUOTE, cut
 from magi2.runtime.run_folder import run_folder
 

@@ -11,6 +11,7 @@ from typing import Any
 from magi2 import platform
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
+from magi2.files import partial_file
 from magi2.stages.base import Stage
 from magi2.stages.captions import fetch_or_remove
 from magi2.stages.context import StageContext
@@ -107,7 +108,7 @@ def export(store: ArtifactStore, outcome: Outcome, folder: Path) -> dict[str, Pa
         CONTACT_SHEET: folder / f"{short_id}.contact_sheet.jpg",
     }
     for name, target in targets.items():
-        partial = target.with_name(f".{target.name}.partial")
-        shutil.copyfile(fetch_or_remove(store, StageName.MUX, key, name), partial)
-        partial.replace(target)
+        stored = fetch_or_remove(store, StageName.MUX, key, name)
+        with partial_file(target, InputError) as partial:
+            shutil.copyfile(stored, partial)
     return targets

@@ -47,9 +47,11 @@ def killing(step):
                 os.kill(os.getpid(), signal.SIGKILL)
     return trace
 
+WATCHED = ("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py", "magi2/files.py")
+
 def ours(frame):
     while frame is not None:
-        if frame.f_code.co_filename.endswith(("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py")):
+        if frame.f_code.co_filename.endswith(WATCHED):
             return True
         if not frame.f_code.co_filename.endswith(("pathlib.py", "contextlib.py", "shutil.py")):
             return False

@@ -11,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from magi2.errors import ContractError, InfrastructureError, MediaError
-from magi2.media import files
+from magi2.errors import ContractError, MediaError
 from magi2.media.audio import audio_sample_count, read_audio, to_pcm16, write_audio
 from tests.media.media_clips import tone
 
@@ -63,7 +62,7 @@ def test_truncated_foreign_and_missing_files_are_refused(tmp_path: Path) -> None
         file.writeframes(bytes(400))
     with pytest.raises(MediaError, match=r"not a 44\.1 kHz stereo float WAV"):
         read_audio(path)
-    with pytest.raises(MediaError, match=r"cannot read .*absent\.wav"):
+    with pytest.raises(MediaError, match=r"absent\.wav: No such file"):
         read_audio(tmp_path / "absent.wav")
 
 
@@ -73,9 +72,3 @@ def test_unwritable_target_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(MediaError, match="cannot write"):
             write_audio(target, tone(10))
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
-def test_a_full_disk_is_worth_a_retry(tmp_path: Path) -> None:
-    full = OSError(28, "No space left on device")
-    with pytest.raises(InfrastructureError, match="No space left"), files.disk_errors(tmp_path / "a.wav"):
-        raise full

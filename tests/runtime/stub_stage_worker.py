@@ -26,6 +26,7 @@ STAGES: list[StageName] = [stage for stage in StageName if stage is not StageNam
 CLIPS = [Clip(prompt=f"prompt {n}", seed=n, profile_name="stub", profile_digest="0") for n in range(3)]
 STEPS = 3
 PAYLOADS = ("latents.bin", "sound.bin")
+WATCHED = ("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py", "magi2/files.py")
 
 
 def recipe(stage: StageName, clip: Clip) -> Recipe:
@@ -79,7 +80,7 @@ def _is_system_call(called: object) -> bool:
 
 def _is_publishing(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.endswith(("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py")):
+        if frame.f_code.co_filename.endswith(WATCHED):
             return True
         if not frame.f_code.co_filename.endswith(("pathlib.py", "contextlib.py", "shutil.py")):
             return False
