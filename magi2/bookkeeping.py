@@ -1,13 +1,16 @@
 """Entering a batch's course in the catalog while it runs.
 
-The store is the truth: a catalog that cannot be reached never stops a render. It falls behind, the log says so, and
-`magi2 catalog rebuild` brings it up to date.
+The store is the truth, and the catalog never stops a render. While it cannot be reached it falls behind; what it does
+not accept, which is a fault of this program, it goes without. The log says so, and `magi2 catalog rebuild` brings it
+up to date.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +22,7 @@ from magi2.catalog.engine import catalog_url
 from magi2.catalog.shards import ShardPosition
 from magi2.config.settings import Settings
 from magi2.cost import BatchCost, Price
-from magi2.errors import CancelledError, Magi2Error, PausedError
+from magi2.errors import CancelledError, ConfigError, InfrastructureError, Magi2Error, PausedError
 from magi2.pace import Pace, Position
 from magi2.plan import BatchPlan, load_batch, read_document
 from magi2.report import Report, ReportedClip, profile_stages, reason_of
@@ -29,6 +32,9 @@ from magi2.runtime.results import failed_clips
 from magi2.types import StageName
 
 logger = logging.getLogger(__name__)
+
+RETRY_S = 300.0
+"""A catalog that is away may take minutes to say so, in which nobody looks after the render."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +57,20 @@ def due_work(store: ArtifactStore, job: StageJob) -> DueWork:
 
 
 class Bookkeeper:
-    """Enters a plan, a stage or a report. After the first error of the catalog it says so once and enters no more."""
+    """Enters a plan, a stage or a report, and raises no Magi2Error.
 
-    def __init__(self, store: ArtifactStore, open_: Callable[[], Catalog]) -> None:
+    When the catalog is away or not usable, it warns and enters nothing for `RETRY_S` seconds of `clock`; an entry that
+    is not accepted is logged as an error each time, and the next one is entered all the same.
+    """
+
+    def __init__(
+        self, store: ArtifactStore, open_: Callable[[], Catalog], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
         self._open = open_
+        self._clock = clock
         self._catalog: Catalog | None = None
-        self._is_behind = False
+        self._away_until = -math.inf
         self._unfinished: list[str] = []
         self._pace = Pace()
 
@@ -132,14 +145,16 @@ class Bookkeeper:
         self._enter(lambda catalog: _enter_report(catalog, report))
 
     def _enter(self, work: Callable[[Catalog], None]) -> None:
-        if self._is_behind:
+        if self._clock() < self._away_until:
             return
         try:
             self._catalog = self._catalog or self._open()
             work(self._catalog)
-        except Magi2Error as error:
-            self._is_behind = True
+        except (InfrastructureError, ConfigError) as error:
+            self._away_until = self._clock() + RETRY_S
             logger.warning("the catalog falls behind (magi2 catalog rebuild makes it good): %s", error)
+        except Magi2Error as error:
+            logger.error("the catalog goes without an entry (magi2 catalog rebuild makes it good): %s", error)
 
 
 def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,13 +12,21 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.batch import BadRow, Batch
-from magi2.bookkeeping import Bookkeeper, due_work
-from magi2.catalog import BatchState, Catalog, ClipState, RunState, open_catalog
+from magi2.bookkeeping import RETRY_S, Bookkeeper, due_work
+from magi2.catalog import BatchState, Catalog, ClipState, RunState, StateError, open_catalog
 from magi2.catalog.totals import read_totals
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.errors import CancelledError, ImageError, InfrastructureError, PausedError
+from magi2.errors import (
+    CancelledError,
+    ConfigError,
+    CorruptedArtifactError,
+    ImageError,
+    InfrastructureError,
+    Magi2Error,
+    PausedError,
+)
 from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.report import build_report
 from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
@@ -51,8 +60,10 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 @pytest.fixture
-def books(store: LocalStore, catalog: Catalog) -> Bookkeeper:
-    return Bookkeeper(store, lambda: catalog)
+def books(store: LocalStore, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> Iterator[Bookkeeper]:
+    """A bookkeeper all of whose entries the catalog accepts."""
+    yield Bookkeeper(store, lambda: catalog)
+    assert complaints(caplog.get_records("call")) == []
 
 
 @pytest.fixture
@@ -62,6 +73,12 @@ def plan(store: LocalStore) -> BatchPlan:
     plan = plan_batch(batch, name="n", source="s", store=store, book_of=BOOKS.__getitem__, options=options)
     save_plan(plan, store)
     return plan
+
+
+def complaints(records: Sequence[logging.LogRecord]) -> list[tuple[str, str]]:
+    """Level and text of the bookkeeper's warnings and errors."""
+    loud = (record for record in records if record.levelno >= logging.WARNING)
+    return [(record.levelname, record.getMessage()) for record in loud if record.name == "magi2.bookkeeping"]
 
 
 def job(plan: BatchPlan, stage: StageName, attempt: int = 1) -> StageJob:
@@ -139,6 +156,7 @@ def test_course_of_a_batch_is_in_the_catalog(
 def test_due_work_leaves_out_lost_clips_and_stages_that_the_profile_lacks(
     store: LocalStore, books: Bookkeeper, plan: BatchPlan, tmp_path: Path
 ) -> None:
+    books.planned(plan)
     assert due_work(store, job(plan, StageName.REFINE)).clip_ids == []
     assert due_work(store, job(plan, StageName.PREVIEW)).profile == NO_REFINER.name
     assert len(due_work(store, job(plan, StageName.PREVIEW)).clip_ids) == 2
@@ -224,10 +242,64 @@ def test_catalog_that_is_away_is_told_of_once_and_stops_nothing(
     def unreachable() -> Catalog:
         raise InfrastructureError("catalog db.example: connection refused")
 
-    books = Bookkeeper(store, unreachable)
-    with caplog.at_level(logging.WARNING):
+    books = Bookkeeper(store, unreachable, clock=lambda: 7.0)
+    books.planned(plan)
+    for stage in stage_names(NO_REFINER):
+        run_stage(store, books, plan, stage, tmp_path)
+    books.reported(build_report(store, plan.batch_id))
+    assert books.cost(plan.batch_id, None) is None
+    ((level, text),) = complaints(caplog.records)
+    assert (level, "connection refused" in text) == ("WARNING", True)
+
+
+@pytest.mark.parametrize("error", [InfrastructureError("refused"), ConfigError("no such table")])
+def test_catalog_that_is_back_is_entered_into_again(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture, error: Magi2Error
+) -> None:
+    now, faults = [0.0], [error]
+
+    def reach() -> Catalog:
+        if faults:
+            raise faults.pop()
+        return catalog
+
+    books = Bookkeeper(store, reach, clock=lambda: now[0])
+    books.planned(plan)
+    now[0] = RETRY_S - 1
+    books.planned(plan)
+    assert catalog.batches.get(plan.batch_id) is None  # not asked again so soon
+    now[0] = RETRY_S
+    books.planned(plan)
+    assert catalog.batches.get(plan.batch_id) is not None
+    assert [level for level, _ in complaints(caplog.records)] == ["WARNING"]
+
+
+@pytest.mark.parametrize("error", [StateError("no such clip"), CorruptedArtifactError("mux/1: no manifest")])
+def test_entry_that_is_not_accepted_is_an_error_each_time_and_the_next_is_entered(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture, error: Magi2Error
+) -> None:
+    faults = [error, error]
+
+    def reach() -> Catalog:
+        if faults:
+            raise faults.pop()
+        return catalog
+
+    books = Bookkeeper(store, reach)
+    for _ in range(3):
         books.planned(plan)
-        for stage in stage_names(NO_REFINER):
-            run_stage(store, books, plan, stage, tmp_path)
-        books.reported(build_report(store, plan.batch_id))
-    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert catalog.batches.get(plan.batch_id) is not None
+    told = complaints(caplog.records)
+    assert [level for level, _ in told] == ["ERROR", "ERROR"] and all(str(error) in text for _, text in told)
+
+
+def test_result_that_the_catalog_refuses_does_not_hide_those_after_it(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    books, this = Bookkeeper(store, lambda: catalog), job(plan, StageName.PREVIEW)
+    books.planned(plan)
+    books.started(this, ["f" * 64, GOOD.clip_id])  # the first is no clip of the batch
+    books.heard(this, ClipFinished("f" * 64, "made", None, 1.0))
+    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    assert [level for level, _ in complaints(caplog.records)] == ["ERROR", "ERROR"]
+    assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE
