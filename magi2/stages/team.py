@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from magi2.errors import GroupLostError, InfrastructureError, Magi2Error, error_from_code
+from magi2.errors import ConfigError, GroupLostError, InfrastructureError, Magi2Error, error_from_code
 from magi2.parallel.mesh import Mesh
 from magi2.types import Clip
 
 _VERDICT_BYTES = 2048
 _MAX_MESSAGE = 300
+_COUNTER = "_get_sequence_number_for_group"
 CONTROL_TIMEOUT = timedelta(days=1)
 """Whoever hangs is noticed by the launcher, which knows who waits for whom."""
 
@@ -25,11 +27,16 @@ class Team:
     """All ranks of a run. `control` is a gloo group over them, through the host, and None for one rank alone.
 
     A rank on which a clip failed gives the others `patience_s` to come to the same point.
+    Raises: ConfigError when there are several, and this torch does not count their collectives.
     """
 
     mesh: Mesh
     control: dist.ProcessGroup | None = None
     patience_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.size > 1:  # now, rather than after the first clip
+            _counter(dist.ProcessGroup)
 
     @classmethod
     def alone(cls, device: torch.device) -> Team:
@@ -104,10 +111,23 @@ class Team:
 
 
 def _count(process_group: dist.ProcessGroup) -> int | None:
+    count = _counter(process_group)
     try:
-        return int(process_group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+        return int(count())
     except RuntimeError:  # a backend that does not count proves nothing
         return None
+
+
+def _counter(owner: object) -> Callable[..., int]:
+    """A process group's method, or that of its class, which says how many collectives were issued.
+
+    It is private to torch, which has no public one. Raises: ConfigError when this torch does not have it.
+    """
+    counter: Callable[..., int] | None = getattr(owner, _COUNTER, None)
+    if counter is None:
+        message = f"torch {torch.__version__} does not count the collectives of a process group: no {_COUNTER}"
+        raise ConfigError(message, hint="install the torch of constraints.txt, or render with a single rank")
+    return counter
 
 
 def _are_even(verdicts: list[dict[str, Any]]) -> bool:

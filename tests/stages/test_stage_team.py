@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from magi2.artifacts.recipe import Recipe
-from magi2.errors import ContractError, GroupLostError, MediaError, PausedError
+from magi2.errors import ConfigError, ContractError, GroupLostError, MediaError, PausedError
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
 from magi2.stages.render import run_stage
-from magi2.stages.team import Team, _are_even
+from magi2.stages.team import Team, _are_even, _count
 from magi2.types import StageName
 from tests.render_helpers import make_clip, make_context, small_profile
 
@@ -73,6 +77,34 @@ def test_group_is_clean_when_its_ranks_issued_equally_many_collectives(
     issued: list[dict[str, int | None]], even: bool
 ) -> None:
     assert _are_even([{"issued": counts} for counts in issued]) is even
+
+
+@pytest.fixture
+def group() -> Iterator[dist.ProcessGroup]:
+    """A gloo group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD  # type: ignore[misc]
+    dist.destroy_process_group()
+
+
+def test_installed_torch_counts_the_collectives_of_a_group(group: dist.ProcessGroup) -> None:
+    """Private to torch: if this fails, find another way to see whether the ranks are even before moving to it."""
+    before = _count(group)
+    assert before is not None, f"torch {torch.__version__} does not count the collectives of a gloo group"
+    for number, collective in enumerate((dist.all_reduce, dist.all_reduce, lambda one: dist.broadcast(one, src=0))):
+        collective(torch.ones(1))
+        assert _count(group) == before + number + 1, f"torch {torch.__version__} counts otherwise"
+
+
+def test_torch_that_does_not_count_collectives_is_refused_by_its_version(
+    group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(dist.ProcessGroup, "_get_sequence_number_for_group")
+    single = Mesh.single(torch.device("cpu"))
+    for need in (lambda: Team(replace(single, layout=ParallelLayout(2))), lambda: _count(group)):
+        with pytest.raises(ConfigError, match=rf"torch {re.escape(torch.__version__)} does not count .*constraints"):
+            need()
+    assert Team(single).size == 1
 
 
 def test_lost_group_names_its_cause() -> None:
