@@ -18,24 +18,21 @@ from functools import partial
 from pathlib import Path
 
 from magi2.config.settings import Settings
-from magi2.errors import InfrastructureError, Magi2Error, error_from_code
 from magi2.files import disk_errors
 from magi2.runtime.channel import Listener
 from magi2.runtime.events import (
     ClipFinished,
     Event,
-    Failure,
     ModelsLoaded,
     Resumed,
     StageStarted,
     Step,
-    quotes_users,
 )
-from magi2.runtime.exit_codes import error_from_exit
 from magi2.runtime.guard import Guard
-from magi2.runtime.job import JOB_FILE, LostClip, StageJob
+from magi2.runtime.job import JOB_FILE, StageJob
 from magi2.runtime.lock import HeldLock, accelerator_lock, work_lock
 from magi2.runtime.log_file import append_line, bound_log, excerpt, log_folder, open_log
+from magi2.runtime.outcome import End, Facts, lost_clip, outcome
 from magi2.runtime.process import ProcessGroup
 from magi2.runtime.progress_log import ProgressLog
 from magi2.runtime.run_folder import run_folder
@@ -125,15 +122,6 @@ class Launcher:
         )
 
 
-@dataclass(frozen=True)
-class _End:
-    """Why a group is not watched any longer; no code when the command still ran."""
-
-    code: int | None = None
-    fault: str | None = None
-    stopped: bool = False
-
-
 class _Run:
     """One group from its start to its end."""
 
@@ -180,7 +168,7 @@ class _Run:
         self._lock.describe(group=self._group.pid, title=job.title)
         logger.info("%s: group %d, output in %s", job.title, self._group.pid, self._log)
 
-    def _follow(self) -> _End:
+    def _follow(self) -> End:
         """Hear the ranks until there is a reason to stop."""
         log_checked = self._started
         while True:
@@ -191,17 +179,17 @@ class _Run:
             # Before anybody is told: a listener that takes its time must not make the ranks look silent.
             if fault := self._watch.fault(now):
                 self._gather_stacks()
-                return _End(fault=fault)
+                return End(fault=fault)
             for message in messages:
                 if message.rank == 0 and message.event is not None:
                     self._forward(message.event)
             if self._should_stop():
-                return _End(stopped=True)
+                return End(stopped=True)
             code = self._group.poll()
             if code is not None and not messages:
-                return _End(code=code)
+                return End(code=code)
             if self._watch.ended_at is not None and now - self._watch.ended_at > self._limits.exit:
-                return _End()
+                return End()
             if now - log_checked > _LOG_CHECK_S:
                 log_checked = now
                 with disk_errors(self._log):
@@ -219,48 +207,30 @@ class _Run:
                 os.kill(pid, signal.SIGUSR1)
                 time.sleep(self._limits.stacks)
 
-    def _judge(self, end: _End) -> JobResult:
-        if error := self._error(end):
-            raise self._lost_clip(end, error) or error
+    def _judge(self, end: End) -> JobResult:
+        facts = self._facts(end)
+        if error := outcome(facts):
+            clip = lost_clip(facts)
+            raise ClipLostError(clip, error) if clip else error
         if end.code is None:
             logger.warning("%s: was done but did not exit, and was ended", self._job.title)
         seconds = time.monotonic() - self._tally.started
         self._progress.summary(seconds)
         return JobResult(tuple(self._tally.clips.values()), seconds, self._tally.models_loaded_s, self._log)
 
-    def _lost_clip(self, end: _End, error: Magi2Error) -> ClipLostError | None:
-        """The clip that the group did not survive, if it was one."""
-        failure: Failure | None = self._watch.cause.failure if self._watch.cause else None
-        if end.stopped or end.fault or failure is None or failure.clip_id is None:
-            return None
-        return ClipLostError(LostClip(failure.clip_id, failure.code, failure.message), error)
+    def _facts(self, end: End) -> Facts:
+        cause = self._watch.cause
+        return Facts(
+            title=self._job.title,
+            ranks=self._job.ranks,
+            end=end,
+            cause=cause,
+            pid=self._listener.pids.get(cause.rank) if cause else None,
+            is_finished=self._watch.is_finished,
+            output=self._output,
+        )
 
-    def _error(self, end: _End) -> Magi2Error | None:
-        title, cause = self._job.title, self._watch.cause
-        if end.stopped:
-            return error_from_exit(-signal.SIGTERM, title, stopped=True)
-        if end.fault:
-            return InfrastructureError(f"{title}: {end.fault}{self._detail()}")
-        if cause and cause.failure:
-            code, message = cause.failure.code, cause.failure.message
-            # What may quote a prompt stands in the message or in the output's excerpt, not in both.
-            detail = "" if quotes_users(code) and code != "error" else self._detail()
-            message = "unforeseen error" if code == "error" and detail else message
-            return error_from_code(code, f"{title}: {self._named(cause.rank)}{message}{detail}")
-        where = f" at {cause.position}" if cause else ""
-        if cause and self._job.ranks > 1 and (end.code is None or end.code >= 0):
-            pid = self._listener.pids.get(cause.rank)
-            return InfrastructureError(f"{title}: rank {cause.rank} (process {pid}) died{where}{self._detail()}")
-        if end.code:
-            return error_from_exit(end.code, f"{title}{where}", detail=self._detail())
-        if not self._watch.is_finished:
-            return InfrastructureError(f"{title}: ended{where} without having finished{self._detail()}")
-        return None
-
-    def _named(self, rank: int) -> str:
-        return f"rank {rank}: " if self._job.ranks > 1 else ""
-
-    def _detail(self) -> str:
+    def _output(self) -> str:
         text = excerpt(self._log)
         return f"\nfrom {self._log}:\n{text}" if text else ""
 
