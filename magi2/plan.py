@@ -157,19 +157,14 @@ def plan_batch(
     )
 
 
-def missing_stages(clip: Clip, book: RecipeBook, store: ArtifactStore) -> tuple[StageName, ...]:
-    """The stages whose artifact a clip lacks; none when the finished file is there.
+def _look_up(
+    clip: Clip, book: RecipeBook, store: ArtifactStore
+) -> tuple[tuple[StageName, ...], Mapping[StageName, Recipe] | None]:
+    """The stages whose artifact a clip lacks, and the recipes of its stages if its finished file is there.
 
     Without an enhanced caption the keys of later stages are unknown, so they count as missing. So does a damaged
     artifact.
     """
-    return _look_up(clip, book, store)[0]
-
-
-def _look_up(
-    clip: Clip, book: RecipeBook, store: ArtifactStore
-) -> tuple[tuple[StageName, ...], Mapping[StageName, Recipe] | None]:
-    """The stages whose artifact a clip lacks, and the recipes of its stages if its finished file is there."""
     try:
         caption = find_caption(store, book, clip)
     except CorruptedArtifactError:

@@ -25,28 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Capability:
-    """Whether a platform can do something (its truth value), and why that is so in one line."""
-
-    supported: bool
-    why: str
-
-    def __bool__(self) -> bool:
-        return self.supported
-
-
-@dataclass(frozen=True)
 class Accelerator:
-    """What differs between platforms: names that torch wants, and what kernels and loops may rely on."""
+    """What differs between platforms: names that torch wants, and whether Triton's kernels run."""
 
     name: str
     device_type: str
     collective_backend: str
-    bf16_atomics: Capability
-    int64_scatter_fast: Capability
-    float64: Capability
-    graph_capture: Capability
-    triton: Capability
+    triton: bool
 
 
 class MemoryStats(NamedTuple):
@@ -59,36 +44,9 @@ class MemoryStats(NamedTuple):
 
 ACCELERATORS = MappingProxyType(
     {
-        "cuda": Accelerator(
-            name="cuda",
-            device_type="cuda",
-            collective_backend="nccl",
-            bf16_atomics=Capability(True, "native since Hopper; still unordered, so sums vary from run to run"),
-            int64_scatter_fast=Capability(True, "native 64-bit atomics"),
-            float64=Capability(True, "native arithmetic"),
-            graph_capture=Capability(True, "CUDA graphs; a step reads nothing back"),
-            triton=Capability(True, "Triton's first target"),
-        ),
-        "musa": Accelerator(
-            name="musa",
-            device_type="musa",
-            collective_backend="mccl",
-            bf16_atomics=Capability(False, "Triton-MUSA has none: store sorted rows and sum them by a gather"),
-            int64_scatter_fast=Capability(False, "an int64 scatter_add_ takes about 39 ms: count in int32 or search"),
-            float64=Capability(False, "unsupported on the device: tables in float64 are made on the host"),
-            graph_capture=Capability(False, "about 2,048 live graphs a process, and replay is slower than compiled"),
-            triton=Capability(True, "Triton-MUSA"),
-        ),
-        "cpu": Accelerator(
-            name="cpu",
-            device_type="cpu",
-            collective_backend="gloo",
-            bf16_atomics=Capability(False, "kernels run as their torch references"),
-            int64_scatter_fast=Capability(True, "a plain loop in host memory"),
-            float64=Capability(True, "native arithmetic"),
-            graph_capture=Capability(False, "nothing to capture"),
-            triton=Capability(False, "only in its interpreter, for tests"),
-        ),
+        "cuda": Accelerator("cuda", device_type="cuda", collective_backend="nccl", triton=True),
+        "musa": Accelerator("musa", device_type="musa", collective_backend="mccl", triton=True),
+        "cpu": Accelerator("cpu", device_type="cpu", collective_backend="gloo", triton=False),
     }
 )
 

@@ -31,7 +31,6 @@ from magi2.plan import (
     BatchPlan,
     load_batch,
     load_shard,
-    missing_stages,
     pack_shards,
     plan_batch,
     save_plan,
@@ -110,14 +109,13 @@ def test_a_plan_of_a_store_that_is_not_there_yet_makes_none(tmp_path: Path) -> N
 def test_a_finished_clip_needs_nothing_that_led_to_it(store: LocalStore) -> None:
     clip = make_clip(PROFILE)
     pretend(store, clip, "enhance", "mux")
-    assert missing_stages(clip, BOOKS[PROFILE.digest()], store) == ()
     assert plan(store, clip).cached == (clip,)
 
 
 def test_without_a_caption_every_stage_counts_as_missing(store: LocalStore) -> None:
     clip = make_clip(PROFILE)
     pretend(store, clip, "encode", "preview", "decode", "mux")
-    assert missing_stages(clip, BOOKS[PROFILE.digest()], store) == stage_names(PROFILE)
+    assert plan(store, clip).missing == dict.fromkeys(stage_names(PROFILE), 1)
 
 
 @pytest.mark.parametrize("damage", [flip_byte, truncate])

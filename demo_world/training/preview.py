@@ -18,8 +18,9 @@ from demo_world.training.files import save_weights
 from demo_world.training.pace import Pace
 from demo_world.training.start import start_weights_
 from demo_world.training.trainer import PreviewTrainer
+from magi2.config.strict import validate
 from magi2.models.checkpoint import SINGLE_NAME
-from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
+from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.model import PreviewModel
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ def _start(weights: Path, model: PreviewModel, seed: int) -> PreviewModel:
 
 def demo_config() -> PreviewConfig:
     """The architecture that the demo's profiles name."""
-    return preview_config_from_dict(json.loads(CONFIG_FILE.read_text(encoding="utf-8")), {})
+    return validate(PreviewConfig, json.loads(CONFIG_FILE.read_text(encoding="utf-8")), CONFIG_FILE.name)
 
 
 def stored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

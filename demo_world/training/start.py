@@ -9,7 +9,6 @@ from torch import Tensor
 
 from magi2.models.preview.model import PreviewModel
 
-EMBEDDER_NAMES = ("video_embedder.weight", "audio_embedder.weight", "text_embedder.weight")
 KEPT_STREAM_BIAS = 5.0
 """Diagonal of the stream mixing's logits: nearly the identity."""
 PHI_DEVIATION = 0.02

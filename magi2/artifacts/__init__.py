@@ -6,7 +6,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload
 from magi2.artifacts.recipe import JSON, Recipe, canonical_json, sha256_file, sha256_text
 from magi2.artifacts.store import ArtifactStore
-from magi2.artifacts.tensors import TensorSpec, load_metadata, load_tensors, read_specs, save_tensors
+from magi2.artifacts.tensors import TensorSpec, load_tensors, read_specs, save_tensors
 
 __all__ = [
     "JSON",
@@ -19,7 +19,6 @@ __all__ = [
     "TensorSpec",
     "canonical_json",
     "checkpoint_fingerprint",
-    "load_metadata",
     "load_tensors",
     "open_store",
     "read_specs",

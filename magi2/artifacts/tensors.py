@@ -66,9 +66,7 @@ def read_specs(path: Path) -> dict[str, TensorSpec]:
         raise CorruptedArtifactError(f"{path}: not a readable safetensors file: {error}") from error
 
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, *, finite: bool = True
-) -> dict[str, TensorSpec]:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, finite: bool = True) -> dict[str, TensorSpec]:
     """Write `tensors` to a safetensors file, equal values to equal bytes, and give back their specs by name.
 
     Raises: ContractError naming the tensor when `finite` and one holds NaN or infinity; nothing is written then.
@@ -80,8 +78,7 @@ def save_tensors(
         if finite:
             _check_finite(tensor, f"{path.name}: {name}")
         stored[name] = _own_copy(tensor)
-    header = {_METADATA_ENTRY: canonical_json(metadata, "metadata")} if metadata else None
-    save_file(stored, path, metadata=header)
+    save_file(stored, path)
     return read_specs(path)
 
 
@@ -106,19 +103,6 @@ def load_tensors(
         for name, tensor in tensors.items():
             _check_finite(tensor, f"{path}: {name}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def load_metadata(path: Path) -> dict[str, str]:
-    """The metadata given to `save_tensors`; empty when there was none. Needs no torch.
-
-    Raises: CorruptedArtifactError when the file is unreadable or its metadata was not written by `save_tensors`.
-    """
-    try:
-        with safe_open(path, framework="numpy") as handle:
-            text = (handle.metadata() or {}).get(_METADATA_ENTRY, "{}")
-        return {str(name): str(value) for name, value in json.loads(text).items()}
-    except (SafetensorError, OSError, ValueError, AttributeError) as error:
-        raise CorruptedArtifactError(f"{path}: metadata cannot be read: {error}") from error
 
 
 def seal_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,21 +73,6 @@ class Clips:
         """
         for chunk in chunks(clips):
             self._database.write(insert_clips, batch_id, chunk)
-
-    def set_shards(self, batch_id: str, shards: Mapping[str, int]) -> None:
-        """Say which shard renders which clip, by clip id. Raises StateError for a clip that the batch does not have."""
-        clip_ids = defaultdict(list)
-        for clip_id, shard in shards.items():
-            clip_ids[shard].append(clip_id)
-
-        def work(connection: Connection) -> None:
-            for shard, members in clip_ids.items():
-                for chunk in chunks(members):
-                    query = update(BatchClipRow).where(*_these(batch_id, chunk)).values(shard=shard)
-                    if connection.execute(query).rowcount != len(chunk):
-                        raise StateError(f"batch {batch_id}: shard {shard} has clips that the batch does not have")
-
-        self._database.write(work)
 
     def mark(
         self,

@@ -13,7 +13,6 @@ from magi2.cli import batches, catalog, checkpoint, doctor, profile, render, rep
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
-EXIT_FAILED_CLIPS = 1
 EXIT_INPUT = 2
 EXIT_ERROR = 3
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,13 +35,6 @@ def write_audio(path: Path, samples: Tensor) -> None:
         file.write(interleaved.tobytes())
 
 
-def read_audio(path: Path) -> Tensor:
-    """The samples that `write_audio` stored: [2, n] fp32. Raises: MediaError when missing, foreign or truncated."""
-    count = audio_sample_count(path)
-    interleaved = np.fromfile(path, dtype="<f4", offset=_HEADER.size).reshape(count, CHANNELS)
-    return torch.from_numpy(interleaved.astype(np.float32, copy=False)).T.contiguous()
-
-
 def audio_sample_count(path: Path) -> int:
     """Samples per channel of a file by `write_audio`, from its header checked against its size."""
     with disk_errors(path, MediaError), path.open("rb") as file:
@@ -52,14 +44,6 @@ def audio_sample_count(path: Path) -> int:
     if header != _header(count) or size != _HEADER.size + count * FRAME_BYTES:
         raise MediaError(f"{path}: not a 44.1 kHz stereo float WAV, or truncated ({size} bytes)")
     return count
-
-
-def to_pcm16(samples: Tensor) -> Tensor:
-    """16-bit samples as upstream's WAV holds them: clamp(floor(32768 x)), same shape, int16.
-
-    Floor, not rounding, and 32768, not 32767. Source: MAGI-2 preview inference code (soundfile's default).
-    """
-    return (samples * 32768.0).floor().clamp(-32768, 32767).to(torch.int16)
 
 
 def _header(count: int) -> bytes:

@@ -37,18 +37,6 @@ def to_uint8(pixels: Tensor, rounding: Rounding = "round") -> Tensor:
     return levels.to(torch.uint8).permute(1, 2, 3, 0).contiguous()
 
 
-def resize_frames(frames: Tensor, *, height: int, width: int) -> Tensor:
-    """`frames` [f, H, W, 3] uint8 at exactly `height` x `width`, as upstream resizes them.
-
-    Bilinear with half-pixel centres, no antialiasing, truncated to 8 bits; the delivered file's own scaler is better.
-    Source: MAGI-2 preview inference code, exact output size.
-    """
-    pixels = frames.permute(0, 3, 1, 2).float() / 255.0
-    resized = torch.nn.functional.interpolate(pixels, (height, width), mode="bilinear", align_corners=False)
-    levels = (255.0 * resized.clamp(0.0, 1.0)).floor()
-    return levels.to(torch.uint8).permute(0, 2, 3, 1).contiguous()
-
-
 class FrameStatistics:
     """What a clip looked and sounded like, gathered window by window; only the first frame is kept.
 

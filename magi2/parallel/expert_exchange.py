@@ -59,11 +59,6 @@ class Places:
         heads[:, :, self.count :] = second[:, :, 1:]
         return heads.flatten(1, 2)
 
-    def sent_bytes(self, lengths: Sequence[int], rank: int, row_bytes: int) -> int:
-        """Bytes that one rank sends to others in one layer; `row_bytes` is the size of one place of one token."""
-        own = lengths[rank]
-        return self.count * row_bytes * (own * (self.size - 1) + sum(lengths) - own)
-
 
 class ExpertExchange:
     """One group's way to the experts and back, for one layer at a time."""

@@ -44,14 +44,3 @@ class HeadExchange:
         received = [tokens] * self.group.size
         self.group.all_to_all(inbox.flatten(0, 1), heads, received, lengths, name=TRAFFIC).wait()
         return inbox
-
-
-def sent_bytes(lengths: Sequence[int], rank: int, head_bytes: int, *, sent_heads: int, returned_heads: int) -> int:
-    """Bytes that one rank sends to others in one layer: `sent_heads` of its tokens, `returned_heads` of all others'.
-
-    Both count all heads of the model, `head_bytes` is the size of one head of one token.
-    """
-    own, ranks = lengths[rank], len(lengths)
-    sent = own * sent_heads // ranks * (ranks - 1)
-    returned = (sum(lengths) - own) * returned_heads // ranks
-    return (sent + returned) * head_bytes

@@ -30,10 +30,6 @@ class CheckedCaption:
     data: dict[str, Any] | None
     findings: tuple[Finding, ...]
 
-    @property
-    def is_usable(self) -> bool:
-        return self.data is not None
-
 
 @cache
 def schema_of(task: Task) -> Schema:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from magi2.artifacts import TensorSpec, load_metadata, load_tensors, read_specs, save_tensors
+from magi2.artifacts import TensorSpec, load_tensors, read_specs, save_tensors
 from magi2.artifacts.tensors import open_sealed, seal_tensors
 from magi2.errors import ContractError, CorruptedArtifactError
 
@@ -60,16 +60,9 @@ def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
     for number in range(10):
         path = tmp_path / f"{number}.safetensors"
         names = ["b", "a"] if number % 2 else ["a", "b"]
-        save_tensors(path, {name: torch.ones(2) for name in names}, {f"key-{index}": "夜" for index in range(8)})
+        save_tensors(path, {name: torch.ones(2) for name in names})
         contents.add(path.read_bytes())
     assert len(contents) == 1
-
-
-def test_metadata_comes_back_in_unicode(path: Path) -> None:
-    save_tensors(path, {"x": torch.ones(1)}, {"caption": "夜の海 🌊", "": ""})
-    assert load_metadata(path) == {"caption": "夜の海 🌊", "": ""}
-    save_tensors(path, {"x": torch.ones(1)})
-    assert load_metadata(path) == {}
 
 
 def test_loaded_tensors_outlive_and_do_not_change_the_file(path: Path) -> None:
@@ -113,7 +106,7 @@ def test_values_that_are_not_finite_are_counted_and_refused_both_ways(path: Path
 def test_truncated_file_is_refused_by_its_header(path: Path, keep: int) -> None:
     specs = save_tensors(path, {"x": torch.ones(100)})
     path.write_bytes(path.read_bytes()[:keep])
-    for read in (lambda: read_specs(path), lambda: load_tensors(path, specs=specs), lambda: load_metadata(path)):
+    for read in (lambda: read_specs(path), lambda: load_tensors(path, specs=specs)):
         with pytest.raises(CorruptedArtifactError, match=r"latents\.safetensors"):
             read()
 

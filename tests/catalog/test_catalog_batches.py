@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import Actor, BatchState, Catalog, ClipState, Run, RunState, StageProgress, StateError
+from magi2.catalog import Actor, BatchState, Catalog, ClipState, PlannedClip, Run, RunState, StageProgress, StateError
 from magi2.types import StageName
 from tests.catalog.catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
@@ -181,7 +181,7 @@ def test_empty_batch_has_no_stages(catalog: Catalog) -> None:
 
 def test_lost_clips_are_those_that_no_retry_brings_back(catalog: Catalog) -> None:
     one, two, three = enter(catalog, [make_clip(1), make_clip(2), make_clip(3)])
-    catalog.clips.set_shards("night", {three: 1})
+    catalog.clips.add("night", [PlannedClip(make_clip(3), 1)])
     catalog.batches.refuse_rows("night", {7: "the prompt is empty"})
     catalog.runs.finish("night", [failed(one, seconds=1.0), failed(two), failed(three)])
     assert catalog.batches.lost_clips("night") == 2

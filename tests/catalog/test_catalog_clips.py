@@ -95,15 +95,6 @@ def test_clip_shared_by_batches_stands_in_each_by_itself(catalog: Catalog) -> No
     assert states == {"one": ("waiting", ("a",)), "two": ("skipped", ("b",))}
 
 
-def test_shards_are_set_afterwards(catalog: Catalog) -> None:
-    one, two, three = enter(catalog, [make_clip(number) for number in range(3)])
-    catalog.clips.set_shards("night", {one: 8, two: 9, three: 8})
-    assert catalog.clips.search(ClipQuery(shard=8)).total == 2
-    with pytest.raises(StateError, match="does not have"):
-        catalog.clips.set_shards("night", {one: 1, "f" * 64: 1})
-    assert catalog.clips.search(ClipQuery(shard=8)).total == 2
-
-
 def test_clips_move_all_or_none_and_the_wrong_one_is_named(catalog: Catalog, store: LocalStore) -> None:
     one, two = enter(catalog, [make_clip(1), make_clip(2)])
     catalog.clips.mark("night", iter([one, two, one]), ClipState.RUNNING)
@@ -136,7 +127,7 @@ def searched(catalog: Catalog) -> None:
         make_clip(4, prompt="snow", tags=("foxes", "a, b"), priority=-1, names=("row 4", "Überblick")),
     ]
     enter(catalog, clips)
-    catalog.clips.set_shards("night", {clips[0].clip_id: 1})
+    catalog.clips.add("night", [PlannedClip(clips[0], 1)])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_clip_that_has_ended_or_is_in_another_attempt_is_no_position(catalog: 
 def test_shards_are_counted_by_state_and_by_stage(catalog: Catalog) -> None:
     first, second = [make_clip(1), make_clip(2)], [make_clip(3, profile_name="540p", profile_digest=PLAIN)]
     clip_ids = enter(catalog, [*first, *second])
-    catalog.clips.set_shards("night", {clip_ids[2]: 1})
+    catalog.clips.add("night", [PlannedClip(second[0], 1)])
     catalog.runs.finish("night", [Run(clip_id=clip_ids[0], stage=StageName.ENCODE, state=RunState.MADE)])
     cost = failed(clip_ids[1], StageName.ENCODE, accelerator_seconds=8.0)
     again = Run(clip_id=clip_ids[1], stage=StageName.ENCODE, state=RunState.REUSED, attempt=2)

@@ -14,7 +14,7 @@ from demo_world.training.pace import Pace
 from demo_world.training.run import Options, train_parts
 from demo_world.video_latents import DISTANCE_CHANNELS
 from magi2.errors import CheckpointError
-from magi2.models.preview.config import preview_config_from_dict
+from magi2.models.preview.config import MoeConfig, PreviewConfig
 from magi2.models.preview.state_dict import load_preview
 from magi2.models.text_encoder.encoder import load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
@@ -23,16 +23,23 @@ from magi2.models.text_encoder.tiny import write_tiny_text_encoder
 TEXT_CHANNELS = 16
 LATENT_FRAMES = 2
 CPU = torch.device("cpu")
-MODEL = preview_config_from_dict(
-    {
-        **{"num_layers": 2, "hidden_size": 32, "head_dim": 16, "num_query_groups": 2, "intermediate_factor": 6.0},
-        **{"text_in_channels": TEXT_CHANNELS, "mm_layers": [0]},
-        "moe_config": {
-            **{"num_heads": 2, "num_experts": 2, "top_k": 1, "moe_layers": [1], "expert_intermediate_size": 16},
-            **{"shared_expert_intermediate_size": 16, "modality_specific_expert_intermediate_size": 16},
-        },
-    },
-    {},
+MODEL = PreviewConfig(
+    num_layers=2,
+    hidden_size=32,
+    head_dim=16,
+    num_query_groups=2,
+    intermediate_factor=6.0,
+    text_in_channels=TEXT_CHANNELS,
+    mm_layers=(0,),
+    moe_config=MoeConfig(
+        num_heads=2,
+        num_experts=2,
+        top_k=1,
+        moe_layers=(1,),
+        expert_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        modality_specific_expert_intermediate_size=16,
+    ),
 )
 
 

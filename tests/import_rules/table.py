@@ -104,14 +104,15 @@ TABLE = [
     ),
     # What a run leaves behind: the catalog's entries, reports, figures.
     Row("magi2.bookkeeping", "artifacts catalog config cost errors pace plan report runtime types"),
-    Row("magi2.report", "artifacts cost errors media.files plain plan rerun runtime types"),
+    Row("magi2.report", "artifacts cost errors files plain plan rerun runtime types"),
     Row("magi2.metrics", "artifacts catalog cost errors types", "prometheus_client"),
     Row("magi2.status", "catalog cost errors types"),
     Row("magi2.plain"),
     # Process groups that run the stages of one shard, and whether they may.
     Row(
         "magi2.runtime",
-        "artifacts checkpoints.layout config control errors locks parallel.layout plan platform stages torch_build types",
+        "artifacts checkpoints.layout config control errors files locks parallel.layout plan platform stages torch_build "
+        "types",
         "torch",
     ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
@@ -123,7 +124,7 @@ TABLE = [
     Row("magi2.estimate", "artifacts parallel.layout plan types"),
     Row("magi2.retention", "artifacts errors stages.snapshots types"),
     Row("magi2.rerun", "artifacts batch config errors plan stages.recipes types"),
-    Row("magi2.plan", "artifacts batch config cost errors media.files stages.captions stages.recipes types"),
+    Row("magi2.plan", "artifacts batch config cost errors files stages.captions stages.recipes types"),
     Row("magi2.batch", "config errors media.image prompts seeds types"),
     # The database, locks, and what the ranks of a group and its launcher say to each other.
     Row("magi2.locks", "artifacts catalog config runtime.lock"),
@@ -168,8 +169,8 @@ TABLE = [
     Row("magi2.parallel", "errors", "torch", heavy=True),
     Row("magi2.platform", "errors", "torch", heavy=True),
     # What of that is read where nothing is computed: settings of models, layouts of ranks, files.
-    Row("magi2.media.ffmpeg magi2.media.image", "errors media.files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
-    Row("magi2.media.delivery magi2.media.files", "errors"),
+    Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
+    Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),
     Row(
         "magi2.models.audio_vae.config magi2.models.preview.config magi2.models.preview.lengths "
@@ -181,6 +182,7 @@ TABLE = [
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
     # Known to all.
     Row("magi2.seeds", "errors"),
+    Row("magi2.files", "errors"),
     Row("magi2.types"),
     Row("magi2.errors"),
     Row("magi2"),

@@ -23,12 +23,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
 
+from magi2.config.strict import validate
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
-from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
+from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.parallelize import ParallelPreview, RankLayout
 from magi2.models.preview.state_dict import init_random_, load_preview
-from magi2.models.preview.traffic import step_traffic
 from magi2.parallel.buffers import Buffers
 from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ParallelLayout
@@ -36,6 +36,7 @@ from magi2.parallel.mesh import Mesh
 from magi2.parallel.ulysses import HeadExchange
 from tests.models.preview.preview_goldens import CHECKPOINT, DTYPES, conditioning, load_golden, relative_l2, tiny_config
 from tests.no_device_read import NoDeviceRead
+from tests.parallel.preview_traffic import step_traffic
 
 TESTS = Path(__file__).parents[1]
 # The first layout of each world runs twice, to see that a run repeats.
@@ -51,8 +52,8 @@ TIMESTEP = 417
 
 def config() -> PreviewConfig:
     """Twelve MoE heads and eight attention heads, as the tiny profile has."""
-    fields = json.loads((TESTS.parent / "configs" / "models" / "preview_tiny.json").read_text())
-    return preview_config_from_dict(fields, fields.pop("data_proxy", {}))
+    path = TESTS.parent / "configs" / "models" / "preview_tiny.json"
+    return validate(PreviewConfig, json.loads(path.read_text()), path.name)
 
 
 def clip(shape: PreviewConfig) -> tuple[Tensor, Tensor, Conditioning]:

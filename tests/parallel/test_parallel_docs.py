@@ -10,9 +10,9 @@ import pytest
 
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.lengths import audio_latent_count, latent_size
-from magi2.models.preview.traffic import step_traffic
 from magi2.parallel.collectives import even_split
 from magi2.parallel.layout import ParallelLayout
+from tests.parallel.preview_traffic import step_traffic
 
 PAGE = (Path(__file__).parents[2] / "docs" / "parallel.md").read_text()
 ROW = re.compile(r"^\| (sp\S+|published, padded) \| ([\d,]+(?: \| [\d,]+){5}) \|$", re.MULTILINE)

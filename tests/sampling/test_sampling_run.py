@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
+from magi2.config.strict import validate
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
-from magi2.models.preview.config import preview_config_from_dict
+from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
 from magi2.sampling.guidance import Guidance
@@ -33,7 +34,8 @@ def run(golden: Path, device: torch.device) -> dict[str, Tensor]:
 def tiny(golden: Path, device: torch.device) -> dict[str, PreviewModel]:
     folder = golden / "preview" / "tiny_checkpoint"
     published = json.loads((folder / "tiny_config.json").read_text())
-    config = preview_config_from_dict(published["arch_config"], published["data_proxy_config"])
+    fields = {**published["arch_config"], "data_proxy": published["data_proxy_config"]}
+    config = validate(PreviewConfig, fields, "tiny_config.json")
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     return {name: load_preview(folder, config, device=device, compute_dtype=dtype) for name, dtype in dtypes.items()}
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 from magi2.errors import ConfigError
-
-_T = TypeVar("_T")
 
 
 def _require(holds: bool, name: str, value: object, demand: str) -> None:
@@ -173,44 +168,3 @@ class PreviewConfig:
         _require(width % heads == 0, name, width, f"a multiple of the {heads} MoE heads")
         width, limit = self.data_proxy.time_channel_dim, self.stream_width
         _require(width <= limit, "data_proxy.time_channel_dim", width, f"at most the {limit} channels of a token")
-
-
-def preview_config_from_dict(arch: Mapping[str, Any], data_proxy: Mapping[str, Any]) -> PreviewConfig:
-    """The architecture from the published JSON objects `arch_config` and `data_proxy_config`.
-
-    Raises: ConfigError for an unknown key (naming the nearest valid one) or a value of the wrong type.
-    """
-    if "data_proxy" in arch:
-        raise ConfigError("arch_config.data_proxy: unknown key", hint="data_proxy_config is an object of its own")
-    proxy = _build(DataProxyConfig(), data_proxy, "data_proxy_config")
-    return _build(PreviewConfig(), {**arch, "data_proxy": proxy}, "arch_config")
-
-
-def _build(default: _T, values: Mapping[str, Any], place: str) -> _T:
-    """A copy of the dataclass `default` with `values`, each checked against the type of the default value."""
-    cls = type(default)
-    names = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
-    for key in values:
-        if key not in names:
-            nearest = difflib.get_close_matches(key, names, n=1, cutoff=0.0)
-            raise ConfigError(f"{place}.{key}: unknown key", hint=f"the nearest valid key is {nearest[0]!r}")
-    return cls(**{key: _value(value, getattr(default, key), f"{place}.{key}") for key, value in values.items()})
-
-
-def _value(value: Any, default: Any, place: str) -> Any:
-    if is_dataclass(default) and isinstance(value, Mapping):
-        return _build(default, value, place)
-    if isinstance(default, tuple) and isinstance(value, list | tuple):
-        item = str if place.endswith("types") else int
-        return tuple(_scalar(entry, item, place) for entry in value)
-    if default is None:
-        return None if value is None else _scalar(value, int, place)
-    return _scalar(value, type(default), place)
-
-
-def _scalar(value: Any, wanted: type[Any], place: str) -> Any:
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not wanted:
-        raise ConfigError(f"{place} is {value!r}, it must be of type {wanted.__name__}")
-    return value

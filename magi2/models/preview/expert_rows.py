@@ -1,10 +1,7 @@
-"""Which rows of the published expert tensors a rank reads: its share, or the padded slices of the published layout."""
+"""Which rows of the published expert tensors a rank reads."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
 from magi2.errors import CheckpointError
@@ -61,36 +58,3 @@ class RankSource:
         if name.endswith(_EXPERTS):
             return self._share.expert_rows
         return self._share.router_rows if name.endswith(_ROUTERS) else None
-
-
-class PaddedSlice(NamedTuple):
-    """What the published loader gives one rank of an expert tensor [M*E, ...].
-
-    `rows` consecutive rows from `first_row`, of which the first `real_rows` exist and the others are zeros; a rank
-    without a real one `computes` nothing.
-    """
-
-    local_heads: int
-    rows: int
-    first_row: int
-    real_rows: int
-
-    @property
-    def computes(self) -> bool:
-        return self.real_rows > 0
-
-    def cut(self, tensor: Tensor) -> Tensor:
-        """The slice of a tensor of all experts."""
-        out = torch.zeros(self.rows, *tensor.shape[1:], dtype=tensor.dtype)
-        out[: self.real_rows] = tensor[self.first_row : self.first_row + self.real_rows]
-        return out
-
-
-def padded_slice(num_heads: int, num_experts: int, *, rank: int, size: int) -> PaddedSlice:
-    """The slice of one of `size` ranks in the published layout, which pads the heads to a multiple of the ranks.
-
-    For comparison only: our own ranks hold an `ExpertShare`, without padding. Source: MAGI-2 preview inference code.
-    """
-    local_heads = -(-num_heads // size)
-    rows = local_heads * num_experts
-    return PaddedSlice(local_heads, rows, rank * rows, min(max(num_heads * num_experts - rank * rows, 0), rows))

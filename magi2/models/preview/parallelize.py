@@ -36,13 +36,15 @@ from magi2.models.preview.layout import (
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import ExpertRun, HeldExperts, LocalRun, PreviewOps, Sizes
-from magi2.models.preview.traffic import VELOCITIES
 from magi2.parallel.buffers import Buffers
 from magi2.parallel.collectives import even_split, starts
 from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ModelHeads, check_heads
 from magi2.parallel.mesh import Mesh
 from magi2.parallel.ulysses import HeadExchange
+
+VELOCITIES = "velocities"
+"""The meter's name for what ranks gather at the end of a step."""
 
 
 def model_heads(config: PreviewConfig) -> ModelHeads:

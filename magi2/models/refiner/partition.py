@@ -127,7 +127,6 @@ def _part_of(grid: WindowGrid, block_ids: Tensor, blocks_of: list[Tensor], rank:
         block_ids=block_ids,
         lengths=lengths,
         starts=lengths.cumsum(0) - lengths,
-        num_query_blocks=len(own),
         num_key_tokens=int(lengths.sum()),
         rope=grid.rope[tokens],
     )

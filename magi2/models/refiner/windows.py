@@ -59,7 +59,6 @@ class WindowGrid:
     block_ids: Tensor  # [B] which blocks have their keys here
     lengths: Tensor  # [B] tokens of each of them
     starts: Tensor  # [B] first key token of each of them
-    num_query_blocks: int  # the first so many of them have their queries here, too
     num_key_tokens: int
     groups: tuple[WindowGroup, ...]
     group_restore: Tensor  # [N] place of each token among all groups' query tokens, one after another
@@ -103,7 +102,6 @@ def window_grid(
         block_ids=torch.arange(len(starts), device=device),
         lengths=lengths,
         starts=starts,
-        num_query_blocks=len(starts),
         num_key_tokens=len(order),
         groups=groups,
         group_restore=inverse(torch.cat([group.query_tokens.flatten() for group in groups])),

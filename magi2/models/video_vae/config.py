@@ -91,7 +91,3 @@ def _check_divides(level: WanLevel, fine_channels: int, coarse_channels: int) ->
     gathered = fine_channels * time_factor * space_factor**2
     if gathered % coarse_channels:
         raise ConfigError(f"a shortcut cannot spread {gathered} channels over {coarse_channels}: {level}")
-
-
-TINY_WAN_VAE = WanVaeConfig(encoder_channels=4, decoder_channels=4)
-"""All 196 tensors of the published network at toy widths, for random checkpoints."""

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from magi2.config.strict import validate
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
-from magi2.models.preview.config import PreviewConfig, preview_config_from_dict
+from magi2.models.preview.config import PreviewConfig
 
 FOLDER = Path(__file__).parents[2] / "golden" / "preview"
 CHECKPOINT = FOLDER / "tiny_checkpoint"
@@ -31,7 +32,8 @@ def golden_json(name: str) -> dict[str, Any]:
 
 def tiny_config() -> PreviewConfig:
     published = json.loads((CHECKPOINT / "tiny_config.json").read_text())
-    return preview_config_from_dict(published["arch_config"], published["data_proxy_config"])
+    fields = {**published["arch_config"], "data_proxy": published["data_proxy_config"]}
+    return validate(PreviewConfig, fields, "tiny_config.json")
 
 
 def conditioning(case: str, device: torch.device | str = "cpu") -> Conditioning:
