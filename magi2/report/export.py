@@ -20,7 +20,7 @@ from magi2.artifacts.recipe import sha256_file
 from magi2.artifacts.store import ArtifactStore
 from magi2.cost import BatchCost
 from magi2.errors import CorruptedArtifactError, InputError
-from magi2.files import partial_file
+from magi2.files import disk_errors, partial_file
 from magi2.report.page import to_page
 from magi2.report.shared import SharedClip, share
 from magi2.report.tables import to_csv
@@ -49,7 +49,7 @@ def export_report(
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
     `LINKS_LAST`), or nothing; `cost` is what the catalog knows of the batch.
-    Raises: InputError for an unknown batch, or a folder that holds anything else.
+    Raises: InputError for an unknown batch, or a folder that holds anything else or cannot be written to.
     """
     shared = share(store, batch_id, cost)
     _take(folder, batch_id)
@@ -72,8 +72,9 @@ def _take(folder: Path, batch_id: str) -> None:
         raise InputError(
             f"--out {folder}: is not empty and holds no report of batch {batch_id}", hint="name a new or empty folder"
         )
-    for part in (folder, folder / POSTERS, folder / CLIPS):
-        part.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder, InputError):
+        for part in (folder, folder / POSTERS, folder / CLIPS):
+            part.mkdir(parents=True, exist_ok=True)
     if _owner(folder) is None:  # first of all, so that an export that is cut short can be repeated
         _write(folder / JSON_FILE, json.dumps({"batch_id": batch_id}))
 
@@ -122,9 +123,10 @@ def _remove_others(folder: Path, clips: Iterable[SharedClip]) -> None:
     """Take away pictures and clips of an earlier export that the page does not show."""
     shown = {address for clip in clips for address in (clip.poster, clip.video)}
     for place, suffix in ((POSTERS, "jpg"), (CLIPS, "mp4")):
-        for path in (folder / place).glob(f"{'[0-9a-f]' * 12}.{suffix}"):
-            if f"{place}/{path.name}" not in shown:
-                path.unlink()
+        with disk_errors(folder, InputError):
+            for path in (folder / place).glob(f"{'[0-9a-f]' * 12}.{suffix}"):
+                if f"{place}/{path.name}" not in shown:
+                    path.unlink()
 
 
 def _write(target: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from magi2 import platform
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
-from magi2.files import partial_file
+from magi2.files import disk_errors, partial_file
 from magi2.stages.base import Stage
 from magi2.stages.captions import fetch_or_remove
 from magi2.stages.context import StageContext
@@ -97,9 +97,11 @@ def _stored_results(context: StageContext, clip: Clip) -> list[StageResult]:
 def export(store: ArtifactStore, outcome: Outcome, folder: Path) -> dict[str, Path]:
     """Copies of a finished clip's files in `folder`, named by the clip's id; existing ones are replaced whole.
 
-    Only for outcomes without failure. Raises: CorruptedArtifactError when a stored file is damaged.
+    Only for outcomes without failure. Raises: CorruptedArtifactError when a stored file is damaged, InputError when
+    `folder` cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder, InputError):
+        folder.mkdir(parents=True, exist_ok=True)
     key = outcome.results[-1].key or ""
     short_id = outcome.clip.short_id
     targets = {
