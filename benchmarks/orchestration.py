@@ -32,7 +32,8 @@ def main() -> None:
         folder = Path(scratch)
         make_tiny(folder / "checkpoint", load_profile("tiny", Settings().configs).architectures, seed=1)
         rows = [json.dumps({"prompt": f"a heron takes off, take {number}"}) for number in range(arguments.clips)]
-        batch = folder / "batch.jsonl"
+        batch = folder / "batches" / "batch.jsonl"
+        batch.parent.mkdir()
         batch.write_text("\n".join(rows))
         with _airflow(folder, arguments.parallelism) as airflow:
             airflow.unpause(DAG_ID)
@@ -54,6 +55,7 @@ def _airflow(folder: Path, parallelism: int) -> LocalAirflow:
         "PYTHONPATH": str(REPOSITORY),
         "MAGI2_CKPT_ROOT": str(folder / "checkpoint"),
         "MAGI2_STORE": str(folder / "store"),
+        "MAGI2_INPUT_ROOTS": str(folder / "batches"),
     }
     return LocalAirflow(folder / "airflow", environment=environment, parallelism=parallelism)
 

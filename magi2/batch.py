@@ -9,16 +9,29 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
-from magi2.errors import InputError, Magi2Error
+from magi2.errors import ImageError, InputError, Magi2Error
+from magi2.inputs.files import InputRoots, resolved
+from magi2.inputs.limits import (
+    MAX_BATCH_BYTES,
+    MAX_COLUMNS,
+    MAX_IMAGES,
+    MAX_NAME_CHARS,
+    MAX_NAMES,
+    MAX_PROMPT_CHARS,
+    MAX_ROWS,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+)
+from magi2.inputs.text import load_json, quoted, shown
 from magi2.media.image import check_image
 from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.seeds import check_seed, derive_seed
@@ -67,60 +80,88 @@ class Batch:
         return self
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a .jsonl, .csv or .json file. Raises InputError when the file as a whole cannot be read."""
+def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:
+    """The rows of a .jsonl, .csv or .json file that lies in `roots`, by default wherever it lies.
+
+    Raises: InputError when the file as a whole cannot be read.
+    """
     readers: dict[str, Callable[[str], Iterator[Row]]] = {".jsonl": _jsonl, ".csv": _csv, ".json": _json_array}
-    if path.suffix.lower() not in readers:
-        raise InputError(f"{path}: unknown kind of batch file {path.suffix!r}, known: {', '.join(readers)}")
+    what, suffix = shown(path), path.suffix.lower()
+    if suffix not in readers:
+        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(readers)}")
+    text = (roots or InputRoots.around(path)).read_text(path, what, MAX_BATCH_BYTES)
     try:
-        rows = list(readers[path.suffix.lower()](path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise InputError(f"{path}: unreadable: {error}") from error
+        rows = list(islice(readers[suffix](text), MAX_ROWS + 1))
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{what}: unreadable: {error}") from None
     if not rows:
-        raise InputError(f"{path}: holds no prompts")
+        raise InputError(f"{what}: holds no prompts")
+    if len(rows) > MAX_ROWS:
+        raise InputError(f"{what}: has more than {MAX_ROWS} rows", hint="split the batch")
     return rows
 
 
-def read_batch(path: Path, profile_of: Callable[[str | None], Profile]) -> Batch:
+def read_batch(path: Path, profile_of: Callable[[str | None], Profile], roots: InputRoots | None = None) -> Batch:
     """The clips of a batch file; relative paths in it start at its folder.
 
-    `profile_of` gives the profile of a name, or the default one for None.
+    `profile_of` gives the profile of a name, or the default one for None. `roots` are the folders of the file and of
+    all that its rows name, by default its own folder.
     """
-    return make_batch(read_rows(path), profile_of, folder=path.resolve().parent)
+    roots = roots or InputRoots.around(path)
+    return make_batch(read_rows(path, roots), profile_of, folder=resolved(path).parent, roots=roots)
 
 
-def make_batch(rows: Sequence[Row], profile_of: Callable[[str | None], Profile], *, folder: Path) -> Batch:
-    """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names."""
+def make_batch(
+    rows: Sequence[Row],
+    profile_of: Callable[[str | None], Profile],
+    *,
+    folder: Path,
+    roots: InputRoots | None = None,
+) -> Batch:
+    """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names.
+
+    Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`.
+    """
     clips: dict[str, Clip] = {}
     bad_rows: list[BadRow] = []
+    place = _Place(folder, roots or InputRoots((folder,)))
     for row in rows:
         try:
-            clip = _clip(row, profile_of, folder)
+            clip = _clip(row, profile_of, place)
+            known = clips.get(clip.clip_id)
+            clips[clip.clip_id] = _merged(known, clip) if known else clip
         except Magi2Error as error:
             bad_rows.append(BadRow(row.number, str(error)))
-            continue
-        known = clips.get(clip.clip_id)
-        clips[clip.clip_id] = _merged(known, clip) if known else clip
     return Batch(tuple(clips.values()), tuple(bad_rows))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where relative paths of rows start, and where their files may lie."""
+
+    folder: Path
+    roots: InputRoots
 
 
 def _merged(known: Clip, again: Clip) -> Clip:
     """One clip for two rows: it has the names and tags of both and is as urgent as the more urgent one."""
-    tags = tuple(dict.fromkeys(known.tags + again.tags))
-    return replace(known, names=known.names + again.names, tags=tags, priority=max(known.priority, again.priority))
+    names, tags = known.names + again.names, tuple(dict.fromkeys(known.tags + again.tags))
+    _check_size("rows", len(names), MAX_NAMES)
+    _check_size("tags", len(tags), MAX_TAGS)
+    return replace(known, names=names, tags=tags, priority=max(known.priority, again.priority))
 
 
-def _clip(row: Row, profile_of: Callable[[str | None], Profile], folder: Path) -> Clip:
+def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) -> Clip:
     if row.problem:
         raise InputError(row.problem)
     _check_unicode(row.values)
     values = {key: value for key, value in row.values.items() if value not in (None, "")}
     for key in values:
         if key not in COLUMNS:
-            raise InputError(f"unknown column {key!r}", hint=nearest(key, COLUMNS))
+            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, COLUMNS))
     profile = profile_of(_text(values, "profile"))
-    prompt = _prompt(values, folder)
-    figures = _figures(prompt, values.get("image"), profile, folder)
+    prompt = _prompt(values, place)
+    figures = _figures(prompt, values.get("image"), profile, place)
     seed = values.get("seed")
     first_image = figures[0].sha256 if figures else None
     return Clip(
@@ -129,38 +170,51 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], folder: Path) -
         profile_name=profile.name,
         profile_digest=profile.digest(),
         figures=figures,
-        names=(_text(values, "name") or f"row {row.number}",),
+        names=(_name(values) or f"row {row.number}",),
         tags=_tags(values.get("tags")),
         priority=_priority(values.get("priority", 0)),
     )
 
 
-def _prompt(values: Mapping[str, Any], folder: Path) -> str:
+def _prompt(values: Mapping[str, Any], place: _Place) -> str:
     if file_name := _text(values, "prompt_file"):
-        path = folder / file_name
-        try:
-            prompt = path.read_text(encoding="utf-8-sig").strip()
-        except (OSError, ValueError) as error:
-            raise InputError(f"prompt_file {path}: unreadable: {error}") from error
+        prompt = place.roots.read_text(place.folder / file_name, f"prompt_file {shown(file_name)}").strip()
     else:
         prompt = _text(values, "prompt") or ""
     if not prompt.strip():
         raise InputError("the prompt is empty")
+    _check_size("characters in its prompt", len(prompt), MAX_PROMPT_CHARS)
     return prompt
 
 
-def _figures(prompt: str, argument: object, profile: Profile, folder: Path) -> tuple[FigureImage, ...]:
+def _name(values: Mapping[str, Any]) -> str | None:
+    name = _text(values, "name")
+    _check_size("characters in its name", len(name or ""), MAX_NAME_CHARS)
+    return name
+
+
+def _check_size(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InputError(f"the clip has {size} {what}, at most {limit}")
+
+
+def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> tuple[FigureImage, ...]:
     if isinstance(argument, Mapping):
         argument = json.dumps(argument)
     if argument is not None and not isinstance(argument, str):
         raise InputError(f"image is a {type(argument).__name__}, not a path or a map of figures to paths")
     preview, figures = profile.preview, []
     images = parse_image_argument(argument)
+    _check_size("images", len(images), MAX_IMAGES)
     check_figure_mentions(prompt, images)
     for figure in images:
-        path = folder / os.path.expanduser(figure.source)
-        check_image(path, height=preview.height, width=preview.width, mode=preview.ref_image_type)
-        figures.append(FigureImage(figure.number, path, hashlib.sha256(path.read_bytes()).hexdigest()))
+        content = place.roots.read_picture(place.folder / figure.source, f"image {shown(figure.source)}")
+        try:
+            check_image(content, height=preview.height, width=preview.width, mode=preview.ref_image_type)
+        except ImageError as error:
+            raise ImageError(f"image {shown(figure.source)}: {error}") from None
+        path = place.folder / figure.source
+        figures.append(FigureImage(figure.number, path, hashlib.sha256(content).hexdigest()))
     return tuple(figures)
 
 
@@ -189,7 +243,7 @@ def _whole(key: str, value: object) -> int:
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{key} {value!r} is not a whole number")
+        raise InputError(f"{key} {quoted(value)} is not a whole number")
     return value
 
 
@@ -197,20 +251,23 @@ def _tags(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     parts = value if isinstance(value, list) else str(value).split(",")
-    return tuple(str(part).strip() for part in parts if str(part).strip())
+    tags = tuple(str(part).strip() for part in parts if str(part).strip())
+    _check_size("tags", len(tags), MAX_TAGS)
+    _check_size("characters in a tag", max(map(len, tags), default=0), MAX_TAG_CHARS)
+    return tags
 
 
 def _jsonl(text: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield _json_row(number, json.loads(line))
-            except (ValueError, RecursionError) as error:
+                yield _json_row(number, load_json(line))
+            except ValueError as error:
                 yield Row(number, {}, problem=f"not JSON: {error}")
 
 
 def _json_array(text: str) -> Iterator[Row]:
-    values = json.loads(text)
+    values = load_json(text)
     if not isinstance(values, list):
         raise ValueError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
     yield from (_json_row(number, value) for number, value in enumerate(values, start=1))
@@ -225,7 +282,10 @@ def _json_row(number: int, value: object) -> Row:
 
 
 def _csv(text: str) -> Iterator[Row]:
-    for number, values in enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1):
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if len(reader.fieldnames or ()) > MAX_COLUMNS:
+        raise ValueError(f"the header has {len(reader.fieldnames or ())} columns, at most {MAX_COLUMNS}")
+    for number, values in enumerate(reader, start=1):
         if None in values:
             yield Row(number, {}, problem="has more cells than the header has columns")
         else:

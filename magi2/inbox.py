@@ -3,7 +3,7 @@
     <inbox>/night.jsonl                        dropped; relative paths in it start at the inbox
     <inbox>/claimed/<run id>.jsonl             taken: its name is the id that its run will have
     <inbox>/claimed/<run id>.started           its run exists
-    <inbox>/rejected/<run id>.jsonl            unreadable, with the reason in <run id>.reason.txt
+    <inbox>/rejected/<run id>.jsonl            unreadable or a link to elsewhere, with the reason in <run id>.reason.txt
 
 Renaming is the claim, so only one scan gets a file, and it fixes the run id before the run is asked for. Whoever dies
 between the two steps leaves a claim without a mark: the next scan asks again for a run of the same id, which exists
@@ -24,6 +24,7 @@ from pathlib import Path
 from magi2.batch import read_rows
 from magi2.errors import ConfigError, InputError
 from magi2.files import disk_errors, sync_folder
+from magi2.inputs.files import InputRoots
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +43,20 @@ class Claim:
 class Inbox:
     """A folder of batch files. All methods raise InfrastructureError when the disk fails.
 
-    A file that was written or renamed less than `settle_s` ago may still be growing.
+    A file that was written or renamed less than `settle_s` ago may still be growing. Files are read from `roots`, by
+    default from the inbox alone.
     """
 
-    def __init__(self, folder: Path, *, settle_s: float = 10.0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        roots: InputRoots | None = None,
+        settle_s: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.folder = folder
+        self._roots = roots or InputRoots((folder,))
         self._settle_s = settle_s
         self._clock = clock
         self._claimed, self._rejected = folder / "claimed", folder / "rejected"
@@ -60,7 +70,7 @@ class Inbox:
         if not self.folder.is_dir():
             raise ConfigError(f"inbox {self.folder} is not a folder", hint="set MAGI2_INBOX to an existing one")
         with disk_errors(self.folder):
-            self._claimed.mkdir(exist_ok=True)
+            _make_own(self._claimed)
             found = [path for path in sorted(self.folder.iterdir()) if self._is_ready(path)]
             return [claim for path in found if (claim := self._take(path))]
 
@@ -104,7 +114,7 @@ class Inbox:
 
     def _is_readable(self, claim: Claim) -> bool:
         try:
-            read_rows(claim.path)
+            read_rows(claim.path, self._roots)
         except InputError as error:
             self._reject(claim, str(error))
             return False
@@ -113,12 +123,19 @@ class Inbox:
     def _reject(self, claim: Claim, reason: str) -> None:
         logger.error("batch file %s is rejected: %s", claim.path.name, reason)
         with disk_errors(self._rejected):
-            self._rejected.mkdir(exist_ok=True)
+            _make_own(self._rejected)
             (self._rejected / f"{claim.run_id}.reason.txt").write_text(f"{reason}\n", encoding="utf-8")
             claim.path.rename(self._rejected / claim.path.name)
 
     def _mark(self, claim: Claim) -> Path:
         return self._claimed / f"{claim.run_id}.started"
+
+
+def _make_own(folder: Path) -> None:
+    """Make a folder of the inbox. Raises ConfigError when it is a link: files would be moved to wherever it leads."""
+    folder.mkdir(exist_ok=True)
+    if folder.is_symlink():
+        raise ConfigError(f"{folder} is a link", hint="remove it: the inbox makes a folder in its place")
 
 
 def _new_run_id(stem: str) -> str:

@@ -25,11 +25,13 @@ from typing import Any, Literal
 from magi2.artifacts.recipe import Recipe, canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
 from magi2.batch import BadRow, Batch
+from magi2.config.load import require_named_files
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
 from magi2.cost import check_budget
-from magi2.errors import ContractError, CorruptedArtifactError, ImageError, InputError
-from magi2.files import disk_errors, partial_file
+from magi2.errors import ContractError, CorruptedArtifactError, InputError
+from magi2.files import partial_file
+from magi2.inputs.files import read_unchanged
 from magi2.stages.captions import caption_flags, caption_key, find_caption
 from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, FigureImage, StageName
@@ -230,7 +232,7 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
     folder = f"batches/{plan.batch_id}"
     clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
-        store.put_document(f"images/{figure.sha256}", _image_bytes(figure))
+        store.put_document(f"images/{figure.sha256}", read_unchanged(figure.path, figure.sha256))
     for shard in plan.shards:
         content = {
             "batch_id": plan.batch_id,
@@ -261,6 +263,7 @@ def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path |
     document = read_document(store, f"batches/{batch_id}/shards/{number}.json")
     profiles = load_batch(store, batch_id)["profiles"]
     profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
+    require_named_files(profile)
     clips = tuple(clip_from_document(clip) for clip in document["clips"])
     if scratch is not None:
         clips = tuple(with_local_images(clip, store, scratch) for clip in clips)
@@ -313,14 +316,6 @@ def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
                 partial.write_bytes(content)
         figures.append(replace(figure, path=target))
     return replace(clip, figures=tuple(figures))
-
-
-def _image_bytes(figure: FigureImage) -> bytes:
-    with disk_errors(figure.path, ImageError):
-        content = figure.path.read_bytes()
-    if sha256(content).hexdigest() != figure.sha256:
-        raise ImageError(f"{figure.path}: changed since the batch was read")
-    return content
 
 
 def _batch_document(plan: BatchPlan) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from airflow.sdk import Param
 
+from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
+from magi2.inputs.text import NAME_PATTERN
 from magi2.types import StageName
 
 PROFILES = sorted(path.stem for path in Path(__file__).parents[1].glob("configs/profiles/[!_]*.yaml"))
@@ -15,9 +17,17 @@ RENDER_PARAMS = {
         None,
         type=["string", "null"],
         title="Batch file",
-        description_md="Path or `file://` address of a `.jsonl`, `.csv` or `.json` file of prompts",
+        description_md="Path or `file://` address of a `.jsonl`, `.csv` or `.json` file of prompts, in the inbox or "
+        "another of the deployment's input folders",
     ),
-    "profile": Param("1080p", type="string", title="Profile", examples=PROFILES, description="For rows that name none"),
+    "profile": Param(
+        "1080p",
+        type="string",
+        pattern=f"^{NAME_PATTERN}$",
+        title="Profile",
+        examples=PROFILES,
+        description="For rows that name none",
+    ),
     "failure_limit": Param(
         0, type="integer", minimum=0, title="Failure limit", description="Clips that may fail before the run does"
     ),
@@ -31,7 +41,8 @@ RENDER_PARAMS = {
     "overrides": Param(
         [],
         type=["array", "null"],
-        items={"type": "string"},
+        items={"type": "string", "maxLength": MAX_OVERRIDE_CHARS},
+        maxItems=MAX_OVERRIDES,
         title="Overrides",
         description_md="Changes to every profile, one a line, such as `refiner.steps=8`",
         section="More",
@@ -65,7 +76,7 @@ RENDER_PARAMS = {
         None,
         type=["string", "null"],
         title="Image folder",
-        description="Where relative paths in the file start; empty: at the file's own folder",
+        description="Where relative paths in the file start, in the same input folders; empty: at the file's own",
         section="More",
     ),
     "rerun_of": Param(

@@ -31,12 +31,14 @@ class InboxOperator(Magi2Operator):
     def work(self, context: Context) -> dict[str, int]:
         from magi2.config.settings import Settings
         from magi2.inbox import Inbox
+        from magi2.intake import deployment_roots
 
-        folder = Settings.from_environment().inbox
+        settings = Settings.from_environment()
+        folder = settings.inbox
         if folder is None:
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
-        inbox, started = Inbox(folder, settle_s=self.settle_s), 0
+        inbox, started = Inbox(folder, roots=deployment_roots(settings), settle_s=self.settle_s), 0
         inbox.claim()
         for claim in inbox.pending():
             conf = {"batch": str(claim.path), "images": str(folder)}

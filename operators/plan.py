@@ -28,15 +28,16 @@ class PlanOperator(Magi2Operator):
 
     Returns the shards' numbers, to be mapped over; `batch_id` is an XCom of its own.
 
-    :param batch: path or file:// address of a .jsonl, .csv or .json file; or give `rerun_of`.
-    :param profile: for rows that name none.
+    :param batch: path or file:// address of a .jsonl, .csv or .json file in MAGI2_INBOX or MAGI2_INPUT_ROOTS; or give
+        `rerun_of`.
+    :param profile: name of the one for rows that name none.
     :param failure_limit: clips that may fail before the run does.
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
     :param overrides: `dotted.key=value` strings that change every profile.
     :param force: stages to compute again and compare.
     :param priority: batches of higher priority start their waiting shards first.
     :param budget: what the batch may cost, in the deployment's currency; once it is spent no further shard starts.
-    :param images: folder where relative paths of the file start, by default its own.
+    :param images: folder in the same places where relative paths of the file start, by default the file's own.
     :param rerun_of: id of an earlier batch to run again, instead of a file.
     :param only: ids of that batch's clips, or "failed"; by default all.
     """
@@ -108,7 +109,7 @@ class PlanOperator(Magi2Operator):
         return [shard.number for shard in plan.shards]
 
     def _plan(self, settings: Settings, store: ArtifactStore, context: Context, scratch: Path) -> BatchPlan:
-        from magi2.intake import plan_location, plan_rerun
+        from magi2.intake import deployment_roots, plan_location, plan_rerun
         from magi2.plan import BatchOptions
 
         if bool(self.batch) == bool(self.rerun_of):
@@ -130,4 +131,10 @@ class PlanOperator(Magi2Operator):
         }
         if self.rerun_of:
             return plan_rerun(str(self.rerun_of), only=tuple(self.only or ()), scratch=scratch, **shared)
-        return plan_location(str(self.batch), profile=str(self.profile), images=self.images or None, **shared)
+        return plan_location(
+            str(self.batch),
+            profile=str(self.profile),
+            images=self.images or None,
+            roots=deployment_roots(settings),
+            **shared,
+        )

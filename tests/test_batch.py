@@ -258,7 +258,8 @@ def test_an_empty_seed_is_derived_and_zero_is_a_seed(seed: object) -> None:
 
 def test_derived_seeds_follow_the_published_rule(images: Path) -> None:
     picture = images / "pictures" / "160x90.png"
-    plain, pictured = batch_of({"prompt": " a heron "}, {"prompt": "a heron", "image": str(picture)}).clips
+    values = ({"prompt": " a heron "}, {"prompt": "a heron", "image": str(picture)})
+    plain, pictured = batch_of(*values, folder=images).clips
     assert plain.seed == int.from_bytes(hashlib.sha256(b"a heron").digest()[:4], "big")
     message = b"a heron\0" + hashlib.sha256(picture.read_bytes()).digest()
     assert pictured.seed == int.from_bytes(hashlib.sha256(message).digest()[:4], "big")
@@ -320,9 +321,11 @@ def test_relative_paths_start_at_the_batchs_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     monkeypatch.setenv("HOME", str(images))
-    content = as_jsonl([{"prompt": "x", "image": path} for path in ("pictures/160x90.png", "~/pictures/100.png")])
-    clips = read(images, "batch.jsonl", content).require_good().clips
-    assert [clip.figures[0].path for clip in clips] == [images / "pictures/160x90.png", images / "pictures/100.png"]
+    places = ("pictures/160x90.png", str(images / "pictures/100.png"), "~/pictures/100.png")
+    batch = read(images, "batch.jsonl", as_jsonl([{"prompt": "x", "image": path} for path in places]))
+    paths = [clip.figures[0].path for clip in batch.clips]
+    assert paths == [images / "pictures/160x90.png", images / "pictures/100.png"]
+    assert [str(row) for row in batch.bad_rows] == ["row 3: image ~/pictures/100.png: no such image"]
 
 
 def test_image_maps_name_several_figures_in_the_order_of_their_numbers(images: Path) -> None:

@@ -57,22 +57,24 @@ def main() -> int:
     parser.add_argument("--ui", action="store_true", help="keep Airflow's page up afterwards")
     arguments = parser.parse_args()
     out = arguments.out.absolute()
-    environment = deployment(out, arguments.checkpoint.absolute())
+    batch = arguments.batch.absolute()
+    environment = deployment(out, arguments.checkpoint.absolute(), batch.resolve().parent)
     airflow = LocalAirflow(
         out / "airflow", environment=environment, port=UI_PORT if arguments.ui and is_free(UI_PORT) else None
     )
     demonstration = Demonstration(
-        airflow, Settings.from_environment(environment), arguments.batch.absolute(), arguments.profile, out / "clips"
+        airflow, Settings.from_environment(environment), batch, arguments.profile, out / "clips"
     )
     hear_signals()
     return demonstration.run(stays_up=arguments.ui, again=command_line(sys.argv[1:]))
 
 
-def deployment(out: Path, checkpoint: Path) -> dict[str, str]:
+def deployment(out: Path, checkpoint: Path, batches: Path) -> dict[str, str]:
     """The deployment: store and inbox in `out`, no accelerator. Threads would only get in each other's way here."""
     inbox = out / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
-    folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", "MAGI2_INBOX": inbox}
+    inputs = {"MAGI2_INBOX": inbox, "MAGI2_INPUT_ROOTS": batches}
+    folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", **inputs}
     return {"MAGI2_DEVICE": "cpu", "OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
 
 

@@ -25,19 +25,30 @@ def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None
     artifacts there without.
     Raises: ConfigError when the address is of no known kind.
     """
-    if not url.strip():
-        raise ConfigError("the artifact store's address is empty", hint=_FOLDER_HINT)
-    if "://" not in url:
-        return LocalStore(Path(url).expanduser())
+    if folder := store_folder(url):
+        return LocalStore(folder)
     parts = urlsplit(url)
     if parts.scheme == "s3":
         # Not the run folder itself: a sweep of scratch would take locks, running jobs and logs for leftovers.
         return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}" / "s3", lock)
+    raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
+
+
+def store_folder(url: str) -> Path | None:
+    """The folder of a store at a plain path or `file:///folder`; None for one that lies on a server.
+
+    Raises: ConfigError when the address is empty or of a file elsewhere.
+    """
+    if not url.strip():
+        raise ConfigError("the artifact store's address is empty", hint=_FOLDER_HINT)
+    if "://" not in url:
+        return Path(url).expanduser()
+    parts = urlsplit(url)
     if parts.scheme != "file":
-        raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
+        return None
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ConfigError(f"{url}: not an address on this machine", hint="write file:///folder with three slashes")
-    return LocalStore(Path(unquote(parts.path)))
+    return Path(unquote(parts.path))
 
 
 def canonical_address(url: str) -> str:

@@ -19,6 +19,9 @@ from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.errors import CorruptedArtifactError, InputError, in_one_line
+from magi2.inputs.files import InputRoots
+from magi2.intake import closed_folders
+from magi2.prompts.figures import parse_image_argument
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
@@ -114,18 +117,21 @@ def _clips(
     overrides: Sequence[str],
 ) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
-    profile_of = Profiles(Settings.from_environment().configs, profile, overrides)
+    settings = Settings.from_environment()
+    profile_of, closed = Profiles(settings.configs, profile, overrides), closed_folders(settings)
     profile_of(None)
     if (prompt is None) == (prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
     if prompts is not None:
         if image is not None or seed is not None:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
-        batch = read_batch(prompts, profile_of).require_good()
+        batch = read_batch(prompts, profile_of, InputRoots.around(prompts, closed=closed)).require_good()
         profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
         return batch.clips, profile_of.by_digest
     row = Row(1, {"prompt": prompt, "image": image, "seed": seed, "name": "prompt"})
-    batch = make_batch([row], profile_of, folder=Path.cwd())
+    images = (Path.cwd() / figure.source for figure in parse_image_argument(image))
+    roots = InputRoots.around(*images, closed=closed)
+    batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots)
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
     profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest, validate
-from magi2.errors import ConfigError
+from magi2.errors import ConfigError, InputError
+from magi2.inputs.files import InputRoots
+from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES, MAX_YAML_DEPTH
+from magi2.inputs.text import is_name, load_json, load_yaml, quoted, shown
+
+_PATH_SUFFIXES = (".yaml", ".yml")
+"""What a user of this machine may name in place of a profile of ours."""
 
 
 def profile_names(configs: Path) -> list[str]:
@@ -22,12 +25,15 @@ def profile_names(configs: Path) -> list[str]:
 def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Profile:
     """The resolved profile `name` (of `configs/profiles/`, or a path that ends in .yaml).
 
+    A path is for the user of this machine: `check_profile_name` refuses it where somebody else gives the name.
     `overrides` are `dotted.key=value` strings, values in YAML. Raises ConfigError for an unknown profile, key or value.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else configs / "profiles" / f"{name}.yaml"
-    if not path.is_file():
-        raise ConfigError(f"unknown profile {name!r}", hint=nearest(name, profile_names(configs)))
-    data = _read_extended(path, ())
+    is_path = name.endswith(_PATH_SUFFIXES)
+    path = Path(name) if is_path else configs / "profiles" / f"{name}.yaml"
+    if not (is_path or is_name(name)) or not path.is_file():
+        raise ConfigError(f"unknown profile {quoted(name)}", hint=nearest(name, profile_names(configs)))
+    data = _read_extended(path, (), None if is_path else InputRoots((configs,)))
+    _check_overrides(overrides)
     for override in overrides:
         _apply_override(data, override)
     data.setdefault("name", path.stem)
@@ -35,16 +41,38 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
     return validate(Profile, data, place=str(path.name))
 
 
+def check_profile_name(name: str) -> None:
+    """Raises ConfigError when a name that came with a row, a form or a request is no name, but perhaps a path."""
+    if not is_name(name) or name.endswith(_PATH_SUFFIXES):
+        raise ConfigError(
+            f"profile {quoted(name)} is not a name: letters, digits, '.', '_' and '-'",
+            hint="name a profile of configs/profiles",
+        )
+
+
+def require_named_files(profile: Profile) -> Profile:
+    """`profile`, as a row, a form or a request may ask for it. Raises ConfigError when it names a path."""
+    if not is_name(profile.text.negative_prompt):
+        raise ConfigError(
+            f"profile {shown(profile.name)}: text.negative_prompt {quoted(profile.text.negative_prompt)} is not a name",
+            hint="name a file of the configs folder",
+        )
+    return profile
+
+
 def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
-    """`profile` with `dotted.key=value` changes. Raises ConfigError for an unknown key or a bad value.
+    """The profile of an earlier batch with `dotted.key=value` changes.
+
+    Raises: ConfigError for an unknown key, a bad value, or a negative prompt that is a path.
 
     A change inside a section that the profile has switched off, as in refiner.steps=8 without a refiner, is not one.
     """
     data = profile.model_dump()
+    _check_overrides(overrides)
     for override in overrides:
         if _section(data, override) is not None:
             _apply_override(data, override)
-    return validate(Profile, data, place=f"profile {profile.name}")
+    return require_named_files(validate(Profile, data, place=f"profile {shown(profile.name)}"))
 
 
 def is_switched_off(profile: Profile, override: str) -> bool:
@@ -53,34 +81,47 @@ def is_switched_off(profile: Profile, override: str) -> bool:
 
 
 def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
-    """The profile's negative prompt, or None when it is switched off. Raises ConfigError if the file cannot be read."""
+    """The profile's negative prompt, or None when it is switched off. Raises ConfigError if the file cannot be read.
+
+    A name is a file of `configs` itself; a path is for the user of this machine, see `require_named_files`.
+    """
     if not profile.text.use_negative_prompt:
         return None
-    path = configs / profile.text.negative_prompt
+    name = profile.text.negative_prompt
+    path = configs / name
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"profile {profile.name}: negative prompt file {path}: {error}") from error
+        roots = InputRoots((configs,)) if is_name(name) else InputRoots.around(path)
+        return roots.read_text(path, shown(path)).strip()
+    except InputError as error:
+        raise ConfigError(f"profile {shown(profile.name)}: negative prompt file {error}") from None
 
 
-def _read_extended(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_extended(path: Path, seen: tuple[Path, ...], roots: InputRoots | None) -> dict[str, Any]:
+    """A profile's mapping; `roots` are the folders for it and what it extends, None for a user's own files."""
     if path in seen:
         raise ConfigError(f"{path}: extends itself through {' -> '.join(p.name for p in seen)}")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: unreadable: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a profile is a mapping, this is a {type(data).__name__}")
+    data = _read_mapping(path, roots or InputRoots.around(path))
     parent = data.pop("extends", None)
     if parent is None:
         return data
-    parent_path = path.parent / (parent if str(parent).endswith((".yaml", ".yml")) else f"{parent}.yaml")
+    parent_path = path.parent / (parent if str(parent).endswith(_PATH_SUFFIXES) else f"{parent}.yaml")
     if not parent_path.is_file():
-        raise ConfigError(f"{path}: extends {parent!r}, which is not there")
-    base = _read_extended(parent_path, (*seen, path))
+        raise ConfigError(f"{path}: extends {quoted(parent)}, which is not there")
+    base = _read_extended(parent_path, (*seen, path), roots)
     base.pop("name", None)
     return _merge(base, data)
+
+
+def _read_mapping(path: Path, roots: InputRoots) -> dict[str, Any]:
+    try:
+        data = load_yaml(roots.read_text(path, shown(path))) or {}
+    except ValueError as error:
+        raise ConfigError(f"{shown(path)}: unreadable: {error}") from None
+    except InputError as error:
+        raise ConfigError(str(error)) from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{shown(path)}: a profile is a mapping, this is a {type(data).__name__}")
+    return data
 
 
 def _merge(base: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,14 +141,25 @@ def _section(data: Mapping[str, Any], override: str) -> Any:
     return section
 
 
+def _check_overrides(overrides: Sequence[str]) -> None:
+    if len(overrides) > MAX_OVERRIDES:
+        raise ConfigError(f"there are {len(overrides)} overrides, at most {MAX_OVERRIDES}")
+    for override in overrides:
+        if len(override) > MAX_OVERRIDE_CHARS or override.partition("=")[0].count(".") >= MAX_YAML_DEPTH:
+            raise ConfigError(
+                f"override {quoted(override)} is longer than {MAX_OVERRIDE_CHARS} characters "
+                f"or names a key of more than {MAX_YAML_DEPTH} parts"
+            )
+
+
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"override {override!r} is not of the form key=value, as in refiner.steps=8")
+        raise ConfigError(f"override {quoted(override)} is not of the form key=value, as in refiner.steps=8")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not YAML: {str(error).splitlines()[0]}") from error
+        value = load_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"override {quoted(override)}: the value cannot be read: {error}") from None
     *parents, last = key.split(".")
     target = data
     for parent in parents:
@@ -127,10 +179,12 @@ def _read_architecture(value: object, configs: Path, profile: Path) -> object:
     if not isinstance(value, str):
         return value
     path = configs / "models" / f"{value}.json"
-    if not path.is_file():
+    if not is_name(value) or not path.is_file():
         known = [p.stem for p in (configs / "models").glob("*.json")]
-        raise ConfigError(f"{profile}: unknown architecture {value!r}", hint=nearest(value, known))
+        raise ConfigError(f"{shown(profile)}: unknown architecture {quoted(value)}", hint=nearest(value, known))
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return load_json(InputRoots((configs,)).read_text(path, shown(path)))
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
+        raise ConfigError(f"{shown(path)}: not JSON: {error}") from None
+    except InputError as error:
+        raise ConfigError(str(error)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from magi2.config.load import is_switched_off, load_profile
+from magi2.config.load import check_profile_name, is_switched_off, load_profile, require_named_files
 from magi2.config.profile import Profile
 from magi2.errors import ConfigError
 
@@ -13,12 +13,16 @@ from magi2.errors import ConfigError
 class Profiles:
     """Profiles by name, each loaded once; `default` is the name of the one that None stands for.
 
+    Other names are those of rows, and never paths. With `names_only` neither the default nor a negative prompt is one:
+    so it is where the overrides come from a form or a request.
+
     An override changes the profiles that have its section, as it does when an earlier batch is run again: with
     refiner.steps=8 those without a refiner stay as they are.
     """
 
-    def __init__(self, configs: Path, default: str, overrides: Sequence[str] = ()) -> None:
+    def __init__(self, configs: Path, default: str, overrides: Sequence[str] = (), *, names_only: bool = False) -> None:
         self._configs = configs
+        self._names_only = names_only
         self._default = default
         self._overrides = overrides
         self._loaded: dict[str, Profile] = {}
@@ -31,11 +35,14 @@ class Profiles:
 
     def __call__(self, name: str | None) -> Profile:
         """The resolved profile. Raises ConfigError for an unknown profile, key or value."""
+        if name or self._names_only:
+            check_profile_name(name or self._default)
         name = name or self._default
         if name not in self._loaded:
             plain = load_profile(name, self._configs)
             applied = [override for override in self._overrides if not is_switched_off(plain, override)]
-            self._loaded[name] = load_profile(name, self._configs, applied)
+            profile = load_profile(name, self._configs, applied)
+            self._loaded[name] = require_named_files(profile) if self._names_only else profile
             self._applied.setdefault(self._loaded[name].digest(), []).extend(applied)
         return self._loaded[name]
 

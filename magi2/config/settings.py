@@ -1,4 +1,4 @@
-"""The deployment's `MAGI2_*` environment variables; the only place that reads them."""
+"""The deployment's environment variables, `MAGI2_*` and `AIRFLOW_HOME`; the only place that reads them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class Settings:
     """SQLAlchemy URL of the catalog's database; by default a SQLite file in a local store (MAGI2_CATALOG)."""
     inbox: Path | None = None
     """Folder where new batch files are dropped, each of which starts a run (MAGI2_INBOX)."""
+    input_roots: tuple[Path, ...] = ()
+    """Further folders from which runs in Airflow read batch files, prompts and images (MAGI2_INPUT_ROOTS)."""
+    airflow_home: Path = field(default_factory=lambda: Path.home() / "airflow")
+    """Airflow's own folder, from which no input is read (AIRFLOW_HOME)."""
     configs: Path = _CONFIGS
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
     airflow_url: str | None = None
@@ -68,10 +72,11 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
         """Settings from `MAGI2_*`. Raises ConfigError on an unknown name (naming the nearest) or a bad value."""
-        known = {f"MAGI2_{name.upper()}": name for name in cls.__dataclass_fields__}
+        known = {_variable(name): name for name in cls.__dataclass_fields__}
         values: dict[str, object] = {}
         for variable, text in environment.items():
-            if not variable.startswith("MAGI2_") or variable.startswith(_TEST_PREFIX) or not text:
+            is_ours = variable.startswith("MAGI2_") and not variable.startswith(_TEST_PREFIX)
+            if not text or not (is_ours or variable in known):
                 continue
             if variable not in known:
                 raise ConfigError(f"environment: unknown variable {variable}", hint=nearest(variable, known))
@@ -90,9 +95,15 @@ class Settings:
         return self.ckpt_root
 
 
+def _variable(name: str) -> str:
+    return "AIRFLOW_HOME" if name == "airflow_home" else f"MAGI2_{name.upper()}"
+
+
 def _parse(variable: str, name: str, text: str) -> object:
-    if name in ("ckpt_root", "configs", "inbox"):
+    if name in ("ckpt_root", "configs", "inbox", "airflow_home"):
         return Path(text).expanduser().absolute()
+    if name == "input_roots":
+        return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
     if name == "deterministic":
         if text.lower() not in ("0", "1", "true", "false"):
             raise ConfigError(f"environment: {variable}={text!r} is neither 0 nor 1")

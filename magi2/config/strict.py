@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from magi2.errors import ConfigError
+from magi2.inputs.text import quoted, shown
 
 T = TypeVar("T")
 
@@ -26,13 +27,13 @@ def validate(kind: type[T], data: object, place: str) -> T:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the whole value"
+        key = shown(".".join(str(part) for part in first["loc"])) or "the whole value"
         raise ConfigError(f"{place}: {key}: {first['msg']}, got {first.get('input')!r:.80}") from error
 
 
 def nearest(key: str, valid: Collection[str]) -> str:
     """A phrase that names the valid key closest to `key`, or lists them all when none is close."""
-    close = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(shown(key), list(valid), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(sorted(valid))}"
 
 
@@ -42,7 +43,7 @@ def _refuse_unknown_keys(kind: object, data: object, place: str, prefix: str) ->
         return
     for key, value in data.items():
         if key not in fields:
-            raise ConfigError(f"{place}: unknown key {prefix + str(key)!r}", hint=nearest(str(key), fields))
+            raise ConfigError(f"{place}: unknown key {quoted(prefix + str(key))}", hint=nearest(str(key), fields))
         _refuse_unknown_keys(fields[key], value, place, f"{prefix}{key}.")
 
 

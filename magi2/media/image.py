@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,24 +24,31 @@ WIDE_GRAY_MODES = ("I", "I;16", "I;16L", "I;16B", "F")
 Mode = Literal["original", "square"]
 
 
-def load_image(path: Path) -> Image.Image:
-    """The picture at `path` as 8-bit RGB, turned upright by its EXIF orientation, alpha dropped without blending.
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded. Pillow knows more, some of which it hands to other programs."""
 
-    Grey is replicated, 16-bit grey scaled to 8 bits; of an animation the first frame counts. Raises: ImageError
-    naming the file when it is missing, is not a readable image or has more than `MAX_PIXELS` pixels.
+
+def load_image(source: Path | bytes) -> Image.Image:
+    """A picture file, or its content, as 8-bit RGB, turned upright by its EXIF orientation, alpha dropped unblended.
+
+    Grey is replicated, 16-bit grey scaled to 8 bits; of an animation the first frame counts. Raises: ImageError, naming
+    the file and quoting nothing of it, when it is missing, is no readable image of `FORMATS` or has more than
+    `MAX_PIXELS` pixels.
     """
+    name = f"{source}: " if isinstance(source, Path) else ""
     try:
-        with Image.open(path) as image:
+        with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise ImageError(f"{path}: {image.width}x{image.height} pixels, at most {MAX_PIXELS} in all")
+                raise ImageError(f"{name}{image.width}x{image.height} pixels, at most {MAX_PIXELS} in all")
             upright = ImageOps.exif_transpose(image)
             return _eight_bit(upright).convert("RGB")
     except ImageError:
         raise
-    except FileNotFoundError as error:
-        raise ImageError(f"{path}: no such image") from error
+    except FileNotFoundError:
+        raise ImageError(f"{name}no such image") from None
     except Exception as error:  # decoders raise many types on broken files; all mean the same to the user
-        raise ImageError(f"{path}: not a readable image: {error}") from error
+        reason = type(error).__name__  # and not what they say, which may be words of the file
+        raise ImageError(f"{name}not a readable image ({reason})", hint=f"known: {', '.join(FORMATS)}") from None
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -73,13 +81,10 @@ def prepare_reference(image: Image.Image, *, height: int, width: int, mode: Mode
     return pixels_CHW[None, :, None].contiguous()
 
 
-def check_image(path: Path, *, height: int, width: int, mode: Mode = "original") -> None:
-    """Raises ImageError, naming the file, if it could not be the reference of a clip of `height` x `width` pixels."""
-    image = load_image(path)
-    try:
-        _final_size(image, *reference_size(image.width, image.height, height=height, width=width, mode=mode))
-    except ImageError as error:
-        raise ImageError(f"{path}: {error}") from error
+def check_image(content: bytes, *, height: int, width: int, mode: Mode = "original") -> None:
+    """Raises ImageError if a file's content could not be the reference of a clip of `height` x `width` pixels."""
+    image = load_image(content)
+    _final_size(image, *reference_size(image.width, image.height, height=height, width=width, mode=mode))
 
 
 def _final_size(image: Image.Image, target_height: int, target_width: int) -> tuple[int, int]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from magi2.errors import EnhancementError
+from magi2.inputs.files import read_unchanged
 from magi2.prompts.client import ChatClient, EndpointSettings, Message, Reply
 from magi2.prompts.decode import DecodeError, Task, decode_lenient, parse_json
 from magi2.prompts.figures import Figure
@@ -53,7 +55,8 @@ def build_messages(instruction: str, figures: Sequence[Figure], *, max_image_byt
     for figure in figures:
         if len(figures) > 1:
             content.append({"type": "text", "text": f"{figure.mention}:"})
-        content.append(image_part(figure.source, max_bytes=max_image_bytes))
+        checked = read_unchanged(Path(figure.source), figure.sha256) if figure.sha256 else figure.source
+        content.append(image_part(checked, max_bytes=max_image_bytes))
     return [{"role": "user", "content": content}]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import json_repair
 
 from magi2.errors import EnhancementError
+from magi2.inputs.text import check_depth
 
 Task = Literal["t2v", "i2v"]
 DecodeKind = Literal["PARSE", "NOT_OBJECT", "MISSING_KEYS"]
@@ -48,9 +49,11 @@ def parse_json(text: str) -> Any:
     mention, key order is kept, integers are exact. Raises ValueError for anything else, nesting too deep included.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("the JSON text is nested too deeply") from None
+    check_depth(value)
+    return value
 
 
 def decode_strict(text: str, task: Task) -> dict[str, Any]:

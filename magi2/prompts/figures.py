@@ -17,17 +17,22 @@ from magi2.prompts.decode import parse_json
 
 FIRST_FRAME_SENTENCE = "The first frame refers to <Figure 1>"
 
-_MENTION = re.compile(r"<Figure ([0-9]+)>")
+_MENTION = re.compile(r"<Figure ([0-9]{1,9})>")
 _DIGITS = re.compile(r"[0-9]+")
+_MAX_DIGITS = 9
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One reference image: its number, the key it was given under, and where it is (path or URL)."""
+    """One reference image: its number, the key it was given under, where it is (path or URL) and what it was.
+
+    `sha256` is the digest of a file that was checked before and must still be the same.
+    """
 
     number: int
     token: str
     source: str
+    sha256: str | None = None
 
     @property
     def mention(self) -> str:
@@ -138,4 +143,6 @@ def _figure(token: str, source: Any) -> Figure:
     if isinstance(source, bool) or not isinstance(source, str | int | float) or not str(source).strip():
         raise ImageError(f"the image map gives no file for {token[:40]!r}")
     digits = _DIGITS.search(token)
+    if digits and len(digits[0]) > _MAX_DIGITS:
+        raise ImageError(f"the image map's key {token[:40]!r} has a number of more than {_MAX_DIGITS} digits")
     return Figure(int(digits[0]) if digits else 1, token, str(source).strip())

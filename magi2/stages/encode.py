@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from magi2.artifacts.recipe import Recipe, sha256_file
-from magi2.errors import ImageError
+from magi2.artifacts.recipe import Recipe
+from magi2.inputs.files import read_unchanged
 from magi2.media.image import load_image, prepare_reference
 from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.video_vae.encoder import WanEncoder
@@ -96,11 +96,8 @@ class EncodeStage(Stage[Encoders]):
 
     def _encode_image(self, models: Encoders, figure: FigureImage) -> Tensor:
         preview = self.context.book.profile.preview
-        if sha256_file(figure.path) != figure.sha256:
-            raise ImageError(f"{figure.path}: changed since the batch was read")
-        pixels = prepare_reference(
-            load_image(figure.path), height=preview.height, width=preview.width, mode=preview.ref_image_type
-        )
+        image = load_image(read_unchanged(figure.path, figure.sha256))
+        pixels = prepare_reference(image, height=preview.height, width=preview.width, mode=preview.ref_image_type)
         return models.image.encode(pixels.to(self.context.device))
 
 

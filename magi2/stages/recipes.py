@@ -50,7 +50,7 @@ def delivered_frames(profile: Profile) -> int:
 
 def prompt_figures(clip: Clip) -> tuple[Figure, ...]:
     """The clip's images as the prompt side sees them."""
-    return tuple(Figure(figure.number, f"<Figure {figure.number}>", str(figure.path)) for figure in clip.figures)
+    return tuple(Figure(f.number, f"<Figure {f.number}>", str(f.path), f.sha256) for f in clip.figures)
 
 
 def encoder_text(clip: Clip, caption: str) -> str:

@@ -28,7 +28,8 @@ class Site:
         return LocalStore(self.folder / "store")
 
     def batch(self, name: str, *rows: dict[str, Any]) -> Path:
-        path = self.folder / f"{name}.jsonl"
+        path = self.folder / "batches" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(json.dumps(row) for row in rows))
         return path
 

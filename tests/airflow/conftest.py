@@ -19,6 +19,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Ite
         "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
         "MAGI2_STORE": str(folder / "store"),
         "MAGI2_INBOX": str(folder / "inbox"),
+        "MAGI2_INPUT_ROOTS": str(folder / "batches"),
         "OMP_NUM_THREADS": "1",
     }
     with LocalAirflow(folder / "airflow", environment=environment) as airflow:

@@ -43,6 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Run
     environment = {
         "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
         "MAGI2_STORE": str(folder / "store"),
+        "MAGI2_INPUT_ROOTS": str(folder / "batches"),
         "MAGI2_PRICE_PER_ACCELERATOR_HOUR": "3600",
         "MAGI2_CURRENCY": "EUR",
     }
@@ -53,8 +54,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Run
         "cancelled": [("cancel after enhance", "tiny-preview"), ("never begun", "tiny-preview")],
     }
     files = []
+    (folder / "batches").mkdir()
     for name, prompts in rows.items():
-        files.append(str(folder / f"{name}.jsonl"))
+        files.append(str(folder / "batches" / f"{name}.jsonl"))
         lines = [json.dumps({"prompt": prompt, "profile": profile, "seed": 1}) for prompt, profile in prompts]
         Path(files[-1]).write_text("\n".join(lines))
     command = [sys.executable, str(SCRIPT), *files]

@@ -5,6 +5,7 @@ What they take for lost is lost after half a minute instead of five, and tried a
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.faults.fault_site import DAG_ID, Calm, Servers, Site, Task
 from tests.real_servers import postgresql, seaweedfs
 from tools.local_airflow import LocalAirflow
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 IMPATIENT = {
     "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
@@ -28,11 +30,12 @@ IMPATIENT = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, input_roots: str) -> Iterator[Site]:
     """On SQLite, with a store on disk: the defaults."""
     folder = tmp_path_factory.mktemp("faults")
     places = {"MAGI2_CKPT_ROOT": str(tiny_checkpoint), "MAGI2_STORE": str(folder / "store")}
-    with LocalAirflow(folder / "airflow", environment={**IMPATIENT, **places}) as airflow:
+    environment = {**IMPATIENT, **places, "MAGI2_INPUT_ROOTS": input_roots}
+    with LocalAirflow(folder / "airflow", environment=environment) as airflow:
         airflow.unpause(DAG_ID)
         yield Site(airflow)
 
@@ -44,12 +47,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="module")
-def server_site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, servers: Servers) -> Iterator[Site]:
+def server_site(
+    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, servers: Servers, input_roots: str
+) -> Iterator[Site]:
     """On PostgreSQL, with a store on S3 and the catalog on PostgreSQL as well."""
     for database in ("airflow", "magi2"):
         servers.postgres.create(database)
     migrate(servers.url("magi2"))
     environment = {**IMPATIENT, **servers.environment, "MAGI2_CKPT_ROOT": str(tiny_checkpoint)}
+    environment["MAGI2_INPUT_ROOTS"] = input_roots
     folder = tmp_path_factory.mktemp("server-faults")
     environment["MAGI2_CONFIGS"] = str(small_configs(folder / "configs"))
     with (
@@ -69,6 +75,12 @@ def small_configs(folder: Path) -> Path:
     smaller = {"preview": {"width": 64, "height": 32, "steps": 2}, "refiner": {"width": 80, "height": 32, "steps": 1}}
     tiny.write_text(yaml.safe_dump(yaml.safe_load(tiny.read_text()) | smaller))
     return folder
+
+
+@pytest.fixture(scope="session")
+def input_roots(small: Task, refined: Task) -> str:
+    """The folders of all batch files that are started here, as MAGI2_INPUT_ROOTS has them."""
+    return os.pathsep.join(str(folder) for folder in (EXAMPLES, small.file.parent, refined.file.parent))
 
 
 @pytest.fixture(scope="session")

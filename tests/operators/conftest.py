@@ -36,5 +36,6 @@ def deployment(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.Monkey
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     monkeypatch.setenv("MAGI2_INBOX", str(inbox))
+    monkeypatch.setenv("MAGI2_INPUT_ROOTS", str(tmp_path / "batches"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     return Deployment(tmp_path, LocalStore(tmp_path / "store"), inbox)

@@ -29,14 +29,15 @@ from magi2.types import Clip, StageName
 
 @dataclass
 class Deployment:
-    """Weights that only have names, a store and an inbox; `MAGI2_*` point at them."""
+    """Weights that only have names, a store, an inbox and a folder of batch files; `MAGI2_*` point at them."""
 
     folder: Path
     store: LocalStore
     inbox: Path
 
     def batch(self, *rows: dict[str, Any] | str, name: str = "night.jsonl") -> Path:
-        path = self.folder / name
+        path = self.folder / "batches" / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
         return path
 

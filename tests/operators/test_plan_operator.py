@@ -88,8 +88,8 @@ def test_wrong_default_or_override_is_not_blamed_on_a_row(
 
 
 def test_relative_images_start_at_the_file_or_at_the_folder_that_is_given(deployment: Deployment, task: Task) -> None:
-    folder = deployment.folder / "pictures"
-    folder.mkdir()
+    folder = deployment.folder / "batches" / "pictures"
+    folder.mkdir(parents=True)
     Image.new("RGB", (160, 90), "teal").save(folder / "boat.png")
     path = deployment.batch({"prompt": "a boat", "image": "boat.png"})
     with pytest.raises(InputError, match=r"boat\.png"):

@@ -1,0 +1,1 @@
+"""What comes in from outside: how large it may be, where its files may lie, how it is parsed and quoted."""

@@ -1,0 +1,165 @@
+"""Opening the files that a batch names, without letting it read what was not meant for it.
+
+Paths in a batch are somebody else's words: they may lead through links and `..`, to another user's files, to secrets in
+/proc, to devices that never end. So a file is opened from listed folders only. It is opened once, and everything that
+is asked of it is asked of the open file, which nobody can exchange any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from magi2.errors import ConfigError, ImageError, InputError
+from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
+from magi2.inputs.text import shown
+
+SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO without a writer returns
+
+
+class UnreadableError(InputError):
+    """A file that is not read. The message is the reason alone, without the path and without a word of the file."""
+
+
+class AbsentError(UnreadableError):
+    """There is no such file in the folders."""
+
+
+@dataclass(frozen=True)
+class InputRoots:
+    """Folders from which inputs are read, and `closed` folders, by what they are, from which they never are.
+
+    Relative folders start at the working folder, links are followed.
+    Raises: ConfigError when a folder is the root of the file system or the system's own.
+    """
+
+    folders: tuple[Path, ...]
+    closed: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folders", tuple(dict.fromkeys(map(resolved, self.folders))))
+        object.__setattr__(self, "closed", {what: resolved(folder) for what, folder in self.closed.items()})
+        for folder in self.folders:
+            if folder == Path(folder.anchor) or any(folder.is_relative_to(system) for system in SYSTEM_FOLDERS):
+                raise ConfigError(
+                    f"inputs are not read from {shown(folder)}: it holds the system's own files",
+                    hint="give a folder for inputs alone",
+                )
+
+    @classmethod
+    def around(cls, *files: Path, closed: Mapping[str, Path] | None = None) -> InputRoots:
+        """The folders of files that the user of this machine names himself, after links are followed."""
+        return cls(tuple(resolved(file).parent for file in files), closed or {})
+
+    def require_apart(self) -> InputRoots:
+        """These roots. Raises ConfigError when a root and a closed folder lie one in the other."""
+        for folder in self.folders:
+            for what, closed in self.closed.items():
+                if folder.is_relative_to(closed) or closed.is_relative_to(folder):
+                    raise ConfigError(
+                        f"inputs are not read from {shown(folder)}: {what} is {shown(closed)}",
+                        hint="give a folder for inputs alone, beside it",
+                    )
+        return self
+
+    def require_folder(self, folder: Path) -> None:
+        """Raises InputError when `folder` lies outside the roots."""
+        try:
+            self._check_place(resolved(folder))
+        except UnreadableError as error:
+            raise InputError(f"folder {shown(folder)}: {error}") from None
+
+    def read_text(self, path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:
+        """A text file in UTF-8, less its byte-order mark; all line ends are `\\n`.
+
+        Raises: InputError beginning with `what` when it is not in the roots, no regular file, or larger than `limit`.
+        """
+        try:
+            text = self.read(path, limit).decode("utf-8-sig")
+        except (UnreadableError, UnicodeDecodeError) as error:
+            raise InputError(f"{what}: unreadable: {error}") from None
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+
+    def read_picture(self, path: Path, what: str) -> bytes:
+        """The content of a picture file, of at most `MAX_PICTURE_BYTES`. Raises ImageError beginning with `what`."""
+        try:
+            return self.read(path, MAX_PICTURE_BYTES)
+        except AbsentError:
+            raise ImageError(f"{what}: no such image") from None
+        except UnreadableError as error:
+            raise ImageError(f"{what}: not a readable image: {error}") from None
+
+    def read(self, path: Path, limit: int) -> bytes:
+        """The content of a regular file of at most `limit` bytes that lies in the roots after links are followed.
+
+        Raises: UnreadableError with the reason. What lies outside is refused alike whether it is there or not.
+        """
+        place = resolved(path)
+        self._check_place(place)
+        with _opened(place) as handle:
+            _check_kind(os.fstat(handle), limit)
+            self._check_place(Path(os.readlink(f"/proc/self/fd/{handle}")))
+            with os.fdopen(handle, "rb", closefd=False) as stream:
+                content = stream.read(limit + 1)  # a file may grow while it is read
+        if len(content) > limit:
+            raise UnreadableError(f"has more than {limit} bytes")
+        return content
+
+    def _check_place(self, place: Path) -> None:
+        if not any(place.is_relative_to(folder) for folder in self.folders):
+            raise UnreadableError(
+                "lies outside the folders for inputs", hint=f"these are {_listed(self.folders) or 'none'}"
+            )
+        for what, closed in self.closed.items():
+            if place.is_relative_to(closed):
+                raise UnreadableError(f"lies in {what}, from which no input is read")
+
+
+def read_unchanged(path: Path, sha256: str) -> bytes:
+    """The picture that was checked before, read again. Raises ImageError when it is another, or unreadable."""
+    content = InputRoots.around(path).read_picture(path, shown(path))
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ImageError(f"{shown(path)}: changed since the batch was read")
+    return content
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path after links and `..` are followed, also of what is not there. Raises UnreadableError."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        raise UnreadableError("is no path") from None
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[int]:
+    handle = None
+    try:
+        handle = os.open(place, _FLAGS)
+        yield handle
+    except FileNotFoundError:
+        raise AbsentError("no such file") from None
+    except OSError as error:
+        raise UnreadableError(error.strerror or "cannot be opened") from None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _check_kind(state: os.stat_result, limit: int) -> None:
+    if stat.S_ISDIR(state.st_mode):
+        raise UnreadableError("is a folder")
+    if not stat.S_ISREG(state.st_mode):
+        raise UnreadableError("is no regular file")
+    if state.st_size > limit:
+        raise UnreadableError(f"has {state.st_size} bytes, at most {limit}")
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    return ", ".join(shown(folder) for folder in folders)
