@@ -9,7 +9,7 @@ from typing import Any
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest, validate
 from magi2.errors import ConfigError, InputError
-from magi2.inputs.files import InputRoots
+from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES, MAX_YAML_DEPTH
 from magi2.inputs.text import is_name, load_json, load_yaml, quoted, shown
 
@@ -45,8 +45,7 @@ def check_profile_name(name: str) -> None:
     """Raises ConfigError when a name that came with a row, a form or a request is no name, but perhaps a path."""
     if not is_name(name) or name.endswith(_PATH_SUFFIXES):
         raise ConfigError(
-            f"profile {quoted(name)} is not a name: letters, digits, '.', '_' and '-'",
-            hint="name a profile of configs/profiles",
+            f"profile {quoted(name)} is not a name", hint="name one of configs/profiles; only --profile takes a path"
         )
 
 
@@ -98,7 +97,7 @@ def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
 
 def _read_extended(path: Path, seen: tuple[Path, ...], roots: InputRoots | None) -> dict[str, Any]:
     """A profile's mapping; `roots` are the folders for it and what it extends, None for a user's own files."""
-    if path in seen:
+    if (place := resolved(path)) in seen:
         raise ConfigError(f"{path}: extends itself through {' -> '.join(p.name for p in seen)}")
     data = _read_mapping(path, roots or InputRoots.around(path))
     parent = data.pop("extends", None)
@@ -107,7 +106,7 @@ def _read_extended(path: Path, seen: tuple[Path, ...], roots: InputRoots | None)
     parent_path = path.parent / (parent if str(parent).endswith(_PATH_SUFFIXES) else f"{parent}.yaml")
     if not parent_path.is_file():
         raise ConfigError(f"{path}: extends {quoted(parent)}, which is not there")
-    base = _read_extended(parent_path, (*seen, path), roots)
+    base = _read_extended(parent_path, (*seen, place), roots)
     base.pop("name", None)
     return _merge(base, data)
 
@@ -159,7 +158,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     try:
         value = load_yaml(text)
     except ValueError as error:
-        raise ConfigError(f"override {quoted(override)}: the value cannot be read: {error}") from None
+        raise ConfigError(f"override {quoted(override)}: the value is {error}") from None
     *parents, last = key.split(".")
     target = data
     for parent in parents:

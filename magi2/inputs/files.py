@@ -123,7 +123,10 @@ class InputRoots:
 
 def read_unchanged(path: Path, sha256: str) -> bytes:
     """The picture that was checked before, read again. Raises ImageError when it is another, or unreadable."""
-    content = InputRoots.around(path).read_picture(path, shown(path))
+    try:
+        content = InputRoots.around(path).read(path, MAX_PICTURE_BYTES)
+    except UnreadableError as error:
+        raise ImageError(f"{shown(path)}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ImageError(f"{shown(path)}: changed since the batch was read")
     return content
@@ -144,7 +147,7 @@ def _opened(place: Path) -> Iterator[int]:
         handle = os.open(place, _FLAGS)
         yield handle
     except FileNotFoundError:
-        raise AbsentError("no such file") from None
+        raise AbsentError("No such file or directory") from None
     except OSError as error:
         raise UnreadableError(error.strerror or "cannot be opened") from None
     finally:

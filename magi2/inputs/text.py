@@ -97,7 +97,7 @@ def load_yaml(text: str) -> Any:
     Raises: ValueError for anything else, also for size, nesting, aliases and numbers beyond the limits.
     """
     if len(text) > MAX_YAML_CHARS:
-        raise ValueError(f"the YAML text has {len(text)} characters, at most {MAX_YAML_CHARS}")
+        raise ValueError(f"YAML of {len(text)} characters, at most {MAX_YAML_CHARS}")
     try:
         return yaml.load(text, Loader=_BoundedLoader)
     except _LimitError:
@@ -127,22 +127,20 @@ class _BoundedLoader(yaml.SafeLoader):
             self._aliases += 1
         self._depth += 1
         if self._aliases > MAX_YAML_ALIASES:
-            raise _LimitError(f"the YAML text has more than {MAX_YAML_ALIASES} aliases")
+            raise _LimitError(f"YAML with more than {MAX_YAML_ALIASES} aliases")
         if self._depth > MAX_YAML_DEPTH:
-            raise _LimitError(f"the YAML text is nested more than {MAX_YAML_DEPTH} deep")
+            raise _LimitError(f"YAML nested more than {MAX_YAML_DEPTH} deep")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
 
 
 def _bounded_number(loader: _BoundedLoader, node: yaml.ScalarNode) -> float:
-    try:
-        _check_length(node.value)
-        number: float = yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
-        if not math.isfinite(number):
-            raise ValueError("a number is not finite")
-    except ValueError as error:
-        raise _LimitError(str(error)) from None
+    if len(node.value) > MAX_NUMBER_CHARS:
+        raise _LimitError(f"YAML with a number of {len(node.value)} characters, at most {MAX_NUMBER_CHARS}")
+    number: float = yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+    if not math.isfinite(number):
+        raise _LimitError("YAML with a number that is not finite")
     return number
 
 

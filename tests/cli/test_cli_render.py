@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from magi2.config.settings import Settings
 from magi2.media.probe import probe
 from tests.cli.cli_said import Magi2
 from tests.render_helpers import SMALL, flip_byte, payload_file
@@ -55,18 +59,22 @@ def test_another_process_makes_the_same_bytes(magi2: Magi2, tmp_path: Path, tiny
     assert "mux" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_batch_with_one_bad_clip_finishes_the_others(magi2: Magi2, tmp_path: Path) -> None:
+def test_a_batch_with_one_bad_clip_finishes_the_others(
+    magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         {"prompt": "a heron", "name": "[/bold] :bird: good"},
         {"prompt": "much too long " * 20, "name": "long"},
-        {"prompt": "much too long " * 20, "name": "cut", "profile": "cut.yaml"},
+        {"prompt": "much too long " * 20, "name": "cut", "profile": "cut"},
     ]
     (tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
     profile = "{preview: {width: 64, height: 32, steps: 1}, refiner: null, architectures: {preview: preview_tiny, "
     profile += "refiner: refiner_tiny, video_vae: video_vae_tiny}, compute_dtype: float32, text: {%s}}"
     limits = "use_negative_prompt: false, max_tokens: 30"
+    profiles = shutil.copytree(Settings().configs, tmp_path / "configs") / "profiles"
+    monkeypatch.setenv("MAGI2_CONFIGS", str(tmp_path / "configs"))
     (tmp_path / "short.yaml").write_text(profile % limits)
-    (tmp_path / "cut.yaml").write_text(profile % f"{limits}, on_overflow: truncate")
+    (profiles / "cut.yaml").write_text(profile % f"{limits}, on_overflow: truncate")
     said = magi2("render", "--prompts", "batch.jsonl", "--profile", "short.yaml", "--out", "clips")
     assert said.code == 1
     assert "clips_done=1 clips_flagged=1 clips_failed=1" in said.out

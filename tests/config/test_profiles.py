@@ -138,7 +138,7 @@ def test_extends_merges_mappings_and_replaces_everything_else(tmp_path: Path) ->
 
 
 def test_extends_that_goes_in_a_circle_is_an_error(tmp_path: Path) -> None:
-    write_profile(tmp_path, "extends: b\n", "a")
+    write_profile(tmp_path, f"extends: ../{tmp_path.name}/b\n", "a")
     with pytest.raises(ConfigError, match="extends itself"):
         load_profile(write_profile(tmp_path, "extends: a\n", "b"), CONFIGS)
 

@@ -74,6 +74,8 @@ def test_a_limit_holds_on_both_sides(case: str) -> None:
         ".nan",
         "1.0e+999",
         "!!int ''",
+        "!!int hunter2",
+        "!!float hunter2",
         "!!float ''",
         "!!bool hunter2",
         "!!timestamp hunter2",
