@@ -208,12 +208,12 @@ def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> 
     _check_size("images", len(images), MAX_IMAGES)
     check_figure_mentions(prompt, images)
     for figure in images:
-        content = place.roots.read_picture(place.folder / figure.source, f"image {shown(figure.source)}")
+        path, what = place.folder / figure.source, f"image {shown(figure.source)}"
+        content = place.roots.read_picture(path, what)
         try:
             check_image(content, height=preview.height, width=preview.width, mode=preview.ref_image_type)
         except ImageError as error:
-            raise ImageError(f"image {shown(figure.source)}: {error}") from None
-        path = place.folder / figure.source
+            raise ImageError(f"{what}: {error}") from None
         figures.append(FigureImage(figure.number, path, hashlib.sha256(content).hexdigest()))
     return tuple(figures)
 

@@ -131,6 +131,18 @@ def test_an_unfit_ffmpeg_is_found_before_anything_is_rendered(
     check_refused(magi2("render", "-p", "x", "--profile", "tiny"), 3, message, folder)
 
 
+def test_rows_read_nothing_outside_the_batchs_folder_nor_from_a_store_in_it(magi2: Magi2, folder: Path) -> None:
+    (folder / "store" / "documents").mkdir(parents=True)
+    (folder / "store" / "documents" / "a.txt").write_text("hunter2")
+    (folder.parent / "beside.txt").write_text("hunter2")
+    places = ("store/documents/a.txt", "../beside.txt", "/proc/self/environ")
+    (folder / "night.jsonl").write_text("\n".join(f'{{"prompt_file": "{place}"}}' for place in places))
+    said = magi2("render", "--profile", "tiny", "--prompts", "night.jsonl")
+    assert said.code == 2 and "3 bad rows" in said.err and "hunter2" not in said.err + said.out
+    assert "row 1: prompt_file store/documents/a.txt: unreadable: lies in the store" in said.err
+    assert not (folder / "store" / "artifacts").exists()
+
+
 def test_an_operating_systems_error_is_one_line_too(magi2: Magi2, folder: Path) -> None:
     (folder / "file").write_text("")
     said = magi2("checkpoint", "make-tiny", "file/below")

@@ -16,6 +16,14 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     assert (settings.store, settings.deterministic) == ("/data", True)
 
 
+def test_input_roots_are_folders_between_colons_and_airflows_home_is_its_own_variable(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"MAGI2_INPUT_ROOTS": f"{tmp_path}/a:{tmp_path}/b:", "AIRFLOW_HOME": "/af"})
+    assert settings.input_roots == (tmp_path / "a", tmp_path / "b")
+    assert settings.airflow_home == Path("/af")
+    with pytest.raises(ConfigError, match="unknown variable MAGI2_AIRFLOW_HOME"):
+        Settings.from_environment({"MAGI2_AIRFLOW_HOME": "/af"})
+
+
 def test_a_misspelt_variable_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"MAGI2_CKPTROOT.*did you mean 'MAGI2_CKPT_ROOT'"):
         Settings.from_environment({"MAGI2_CKPTROOT": "/weights"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from PIL import Image
 
 from magi2.errors import ImageError
+from magi2.prompts.ask import build_messages
+from magi2.prompts.figures import Figure
 from magi2.prompts.image_part import MAX_SIDE, image_part, image_url
 
 LIMIT = 200_000
@@ -107,3 +110,14 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.png").write_bytes(picture())
     assert image_url("~/a.png", max_bytes=LIMIT).startswith("data:image/png")
+
+
+def test_a_picture_that_was_exchanged_since_it_was_checked_is_not_sent(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(picture())
+    figure = Figure(1, "<Figure 1>", str(path), hashlib.sha256(picture()).hexdigest())
+    (message,) = build_messages("x", [figure], max_image_bytes=LIMIT)
+    assert message["content"][1]["image_url"]["url"].startswith("data:image/png")
+    path.write_bytes(noise(100))
+    with pytest.raises(ImageError, match="changed since the batch was read"):
+        build_messages("x", [figure], max_image_bytes=LIMIT)
