@@ -177,7 +177,9 @@ def test_failed_clips_are_rerun_when_the_batch_ended(own_site: Site, user: TestC
         ({"overrides": ["refiner.stepz=8"]}, "stepz"),
         ({"overrides": ["refiner.steps=many"]}, "steps"),
         ({"overrides": ["preview.steps=8"], "from_stage": "decode"}, "changes the preview stage already"),
-        ({"overrides": ["text.negative_prompt=/etc/passwd"], "from_stage": "mux"}, "changes the preview stage already"),
+        ({"overrides": ["text.negative_prompt=other.txt"], "from_stage": "mux"}, "changes the preview stage already"),
+        ({"overrides": ["text.negative_prompt=/etc/passwd"]}, "is not a name"),
+        ({"overrides": ["preview.steps=" + "[" * 21 + "]" * 21]}, "nested more than"),
     ],
 )
 def test_what_the_run_would_refuse_is_refused_at_once(
