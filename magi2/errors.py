@@ -38,6 +38,16 @@ class ConfigError(InputError):
     code = "config"
 
 
+class IdentityError(ConfigError):
+    """The store is not the one that the catalog speaks of, or too much of it is missing."""
+
+    code = "identity"
+    hint = (
+        "mount or name the right store with MAGI2_STORE, or the right catalog with MAGI2_CATALOG; "
+        "if these two are right: magi2 catalog rebuild --force"
+    )
+
+
 class PromptTooLongError(InputError):
     """The prompt has more tokens than the text encoder reads."""
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
@@ -66,6 +67,9 @@ def collect_garbage(
                 removed.append((stage, manifest.key))
                 freed += manifest.size_bytes
     if not dry_run:
+        delivered_clips = [key for stage, key in removed if stage is StageName.MUX]
+        if delivered_clips:
+            note_removals(store, StageName.MUX, delivered_clips, now)
         for stage, key in removed:
             store.remove(stage, key)
     return GcReport(dry_run, tuple(removed), freed, needed)

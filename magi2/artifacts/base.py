@@ -190,6 +190,14 @@ class BlobStore(ABC):
     def put_document(self, name: str, content: bytes) -> None:
         self._replace(str(document_path(name)), content)
 
+    def create_document(self, name: str, content: bytes) -> bytes:
+        blob = str(document_path(name))
+        while not self._create(blob, content):
+            standing = self._read(blob)
+            if standing is not None:  # else it was removed since: try again
+                return standing
+        return content
+
     def get_document(self, name: str) -> bytes | None:
         return self._read(str(document_path(name)))
 
@@ -207,6 +215,9 @@ class BlobStore(ABC):
     def list_documents(self, folder: str) -> Iterator[str]:
         for blob in self._list(str(document_path(folder.removesuffix("/")))):
             yield blob.name.removeprefix(f"{DOCUMENTS}/")
+
+    def is_empty(self) -> bool:
+        return not any(True for folder in (DOCUMENTS, ARTIFACTS) for _ in self._list(folder))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

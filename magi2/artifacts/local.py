@@ -116,10 +116,11 @@ class LocalStore(BlobStore):
             remove_if_empty(path.parent)
 
     def _list(self, prefix: str) -> Iterator[Blob]:
-        for folder, folders, files in os.walk(self.root / prefix):
-            folders.sort()
-            for path in (Path(folder) / file_name for file_name in sorted(files)):
-                yield Blob(path.relative_to(self.root).as_posix(), last_change(path))
+        with disk_errors(self.root / prefix):
+            for folder, folders, files in os.walk(self.root / prefix, onerror=_raise_unless_absent):
+                folders.sort()
+                for path in (Path(folder) / file_name for file_name in sorted(files)):
+                    yield Blob(path.relative_to(self.root).as_posix(), last_change(path))
 
     @contextmanager
     def _temporary(self, content: bytes) -> Iterator[Path]:
@@ -131,3 +132,9 @@ class LocalStore(BlobStore):
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """A folder that cannot be read is not empty; one that is not there, or went while it was looked for, is."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

@@ -103,6 +103,10 @@ class ArtifactStore(Protocol):
         """Store or replace a document. Names are ids like `batches/<id>/report.json`, never a user's text."""
         ...
 
+    def create_document(self, name: str, content: bytes) -> bytes:
+        """Store a document unless there is one of this name; the content that stands, of whoever was first."""
+        ...
+
     def get_document(self, name: str) -> bytes | None:
         """A document's content, or None."""
         ...
@@ -120,6 +124,10 @@ class ArtifactStore(Protocol):
 
         Those of one folder come together, in no promised order.
         """
+        ...
+
+    def is_empty(self) -> bool:
+        """Whether there is neither a document nor anything of an artifact; also of a folder that is not there."""
         ...
 
     def self_test(self) -> str:

@@ -30,6 +30,8 @@ class ProblemKind(StrEnum):
     """The catalog has it and the store does not."""
     STALE = "stale"
     """Both have it and they differ."""
+    FOREIGN = "foreign"
+    """The store does not seem to be the one that the catalog speaks of."""
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, exists, select, update
 
 from magi2.catalog.batches import insert_batch
 from magi2.catalog.clips import insert_clips, outcome, settle_clips
 from magi2.catalog.documents import StoredBatch
 from magi2.catalog.engine import Database
 from magi2.catalog.progress import clip_counts
-from magi2.catalog.records import BatchState, ClipState, PlannedClip, RunState
+from magi2.catalog.records import BatchState, ClipState, PlannedClip, RunState, now
 from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, upsert_runs
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import UNFINISHED_BATCH, UNFINISHED_CLIP
@@ -18,7 +18,7 @@ from magi2.types import StageName
 
 
 def merge_batch(database: Database, stored: StoredBatch) -> None:
-    """Enter what is missing and take out what was never planned, in transactions that hold nobody up for long.
+    """Enter what is missing and take out what was not planned, in transactions that hold nobody up for long.
 
     What the catalog knows beyond the documents stays: runs, requests, and states that were reached. A clip that is not
     finished becomes done when its file is proven, and failed when the documents say so and nobody works on it.
@@ -28,7 +28,7 @@ def merge_batch(database: Database, stored: StoredBatch) -> None:
     refused = [{"batch_id": batch_id, "row_number": row, "reason": why} for row, why in stored.refused.items()]
     for rows in chunks(refused):
         database.write(upsert, RefusedRow, rows)
-    database.write(_remove_unplanned, stored)
+    database.write(_take_out_unplanned, stored)
     for planned in chunks(PlannedClip(each.clip, each.shard) for each in stored.clips.values()):
         database.write(insert_clips, batch_id, planned)
     for runs in chunks(stored.runs):
@@ -36,12 +36,25 @@ def merge_batch(database: Database, stored: StoredBatch) -> None:
     database.write(_settle, stored)
 
 
-def _remove_unplanned(connection: Connection, stored: StoredBatch) -> None:
+def untried_clips(connection: Connection, batch_id: str) -> set[str]:
+    """The batch's clips that nothing was ever tried for, so that the catalog knows nothing of them by itself."""
+    was_tried = exists().where(StageRunRow.batch_id == batch_id, StageRunRow.clip_id == BatchClipRow.clip_id)
+    return set(connection.scalars(select(BatchClipRow.clip_id).where(BatchClipRow.batch_id == batch_id, ~was_tried)))
+
+
+def _take_out_unplanned(connection: Connection, stored: StoredBatch) -> None:
+    """Remove clips that the plan does not have. Those that cost something stay, and are no longer waited for."""
     batch_id = stored.batch.batch_id
-    known = set(connection.scalars(select(BatchClipRow.clip_id).where(BatchClipRow.batch_id == batch_id)))
-    for clip_ids in chunks(known - stored.clips.keys()):
-        these = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
-        connection.execute(delete(BatchClipRow).where(*these))
+    this_batch = BatchClipRow.batch_id == batch_id
+    known = set(connection.scalars(select(BatchClipRow.clip_id).where(this_batch)))
+    unplanned = known - stored.clips.keys()
+    untried = untried_clips(connection, batch_id) & unplanned
+    for clip_ids in chunks(untried):
+        connection.execute(delete(BatchClipRow).where(this_batch, BatchClipRow.clip_id.in_(clip_ids)))
+    values = {"state": ClipState.CANCELLED, "reason": "the batch's plan has it no more", "updated_at": now()}
+    for clip_ids in chunks(unplanned - untried):
+        these = this_batch, BatchClipRow.clip_id.in_(clip_ids), BatchClipRow.state.in_(UNFINISHED_CLIP)
+        connection.execute(update(BatchClipRow).where(*these).values(**values))
 
 
 def _settle(connection: Connection, stored: StoredBatch) -> None:

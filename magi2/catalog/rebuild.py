@@ -1,7 +1,7 @@
 """Making the catalog again from what the store holds: manifests first, then the documents of batches.
 
-A catalog that was lost does not come back with what it alone knew: attempts before the last of a stage, hosts,
-accelerator-seconds, and that a batch was cancelled.
+Nothing is taken out that the catalog alone knows: priority, budget, actions, attempts, hosts, accelerator-seconds. A
+catalog that was lost does not come back with them, nor with the knowledge that a batch was cancelled.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, exists, select
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog.artifacts import insert_artifacts
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import batch_ids, is_stored, read_batch
+from magi2.catalog.identity import require_complete, require_identity
 from magi2.catalog.merge import merge_batch
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
@@ -28,23 +29,29 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RebuildReport:
-    """What there is now, what was taken away, and what of the store could not be read."""
+    """What there is now, what was taken away, and what of the store could not be read.
+
+    `batches_unproven` are those that stay though the store has no documents of them.
+    """
 
     artifacts: int
     artifacts_forgotten: int
     batches: int
-    batches_removed: int
+    batches_unproven: int
     clips: int
     problems: tuple[Problem, ...]
 
 
-def rebuild(store: ArtifactStore, catalog: Catalog) -> RebuildReport:
-    """Enter what the store holds and take out what it does not prove. The catalog may be in use meanwhile.
+def rebuild(store: ArtifactStore, catalog: Catalog, *, force: bool = False) -> RebuildReport:
+    """Enter what the store holds and take out artifacts that it does not prove. The catalog may be in use meanwhile.
 
-    A new clip that nothing proves finished or failed is waiting.
+    A new clip that nothing proves finished or failed is waiting. Nothing is changed when the store is not the
+    catalog's or not complete, see `magi2.catalog.identity`, unless `force` says that this is the store.
+    Raises: IdentityError, InfrastructureError.
     """
+    identity = require_complete(store, catalog, force=force)
     problems: list[Problem] = []
-    artifacts, forgotten = _rebuild_artifacts(store, catalog, problems)
+    artifacts, forgotten = _rebuild_artifacts(store, catalog, identity, problems)
     batches, clips = 0, 0
     for batch_id in batch_ids(store):
         try:
@@ -56,19 +63,23 @@ def rebuild(store: ArtifactStore, catalog: Catalog) -> RebuildReport:
         logger.info("batch %s is entered with %d clips", batch_id, len(stored.clips))
         batches, clips = batches + 1, clips + len(stored.clips)
     known = catalog.database.read(lambda connection: connection.scalars(select(BatchRow.batch_id)).all())
-    gone = [batch_id for batch_id in known if not is_stored(store, batch_id)]
-    catalog.database.write(_remove, gone)
-    return RebuildReport(artifacts, forgotten, batches, len(gone), clips, tuple(problems))
+    unproven = sum(not is_stored(store, batch_id) for batch_id in known)
+    catalog.database.write(_remove_clips_without_batch)
+    return RebuildReport(artifacts, forgotten, batches, unproven, clips, tuple(problems))
 
 
-def _rebuild_artifacts(store: ArtifactStore, catalog: Catalog, problems: list[Problem]) -> tuple[int, int]:
+def _rebuild_artifacts(
+    store: ArtifactStore, catalog: Catalog, identity: str, problems: list[Problem]
+) -> tuple[int, int]:
     """How many artifacts are in the index now, and how many were taken out."""
     found, forgotten = 0, 0
     for chunk in chunks(pairs(store, catalog.artifacts)):
         good = [pair for pair in chunk if pair.manifest is not None]
         bad = [pair.key for pair in chunk if pair.manifest is None and pair.record and not _is_proven(store, pair)]
         problems += [Problem(ProblemKind.DAMAGED, pair.place, pair.fault) for pair in chunk if pair.fault]
-        catalog.artifacts.forget(bad)
+        if bad:
+            require_identity(store, catalog, identity)  # a store that goes away now would prove nothing any more
+            catalog.artifacts.forget(bad)
         catalog.database.write(insert_artifacts, _changed(good))
         found, forgotten = found + len(good), forgotten + len(bad)
     return found, forgotten
@@ -87,8 +98,6 @@ def _changed(found: Iterable[Pair]) -> list[ArtifactRecord]:
     return [new for new, old in records if new != old]
 
 
-def _remove(connection: Connection, batch_ids: Iterable[str]) -> None:
-    """Remove batches, and clips that no batch has any more. Profiles stay: a plan may be about to use one."""
-    for chunk in chunks(batch_ids):
-        connection.execute(delete(BatchRow).where(BatchRow.batch_id.in_(chunk)))
-    connection.execute(delete(ClipRow).where(ClipRow.clip_id.not_in(select(BatchClipRow.clip_id))))
+def _remove_clips_without_batch(connection: Connection) -> None:
+    """Profiles stay: a plan may be about to use one."""
+    connection.execute(delete(ClipRow).where(~exists().where(BatchClipRow.clip_id == ClipRow.clip_id)))

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
@@ -70,6 +70,16 @@ class Base(DeclarativeBase):
         list[Any]: JSON,
         dict[str, Any]: JSON,
     }
+
+
+class IdentityRow(Base):
+    """One row: the identity that this catalog shares with its store, and why the store was last refused, if it was."""
+
+    __tablename__ = "identity"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    identity: Mapped[str | None]
+    fault: Mapped[str | None]
 
 
 class ProfileRow(Base):

@@ -9,6 +9,8 @@ from sqlalchemy import Connection, select
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import batch_ids, read_batch
+from magi2.catalog.identity import find_mismatch
+from magi2.catalog.merge import untried_clips
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
 from magi2.catalog.tables import BatchClipRow, BatchRow
@@ -27,6 +29,8 @@ def verify(
     reads every byte; every file must belong to a manifest, every manifest and batch document to a row and every row
     to one of them. A clip that is done is backed by an artifact's row, which the database itself sees to.
     """
+    if mismatch := find_mismatch(store, catalog):
+        yield Problem(ProblemKind.FOREIGN, store.url, mismatch)
     for pair in pairs(store, catalog.artifacts):
         yield from _check_artifact(store, catalog, pair, digests=digests)
     for name in store.sweep(older_than_hours=orphan_age_hours, dry_run=True):
@@ -73,10 +77,11 @@ def _check_batches(store: ArtifactStore, catalog: Catalog) -> Iterator[Problem]:
             yield Problem(ProblemKind.NOT_INDEXED, place, "the catalog does not list this batch")
             continue
         known = catalog.database.read(_clip_ids, batch_id)
+        untried = catalog.database.read(untried_clips, batch_id)
         if missing := planned - known:
             message = f"the catalog lacks {len(missing)} clips, such as {min(missing)[:12]}"
             yield Problem(ProblemKind.NOT_INDEXED, place, message)
-        if extra := known - planned:
+        if extra := untried - planned:  # others stay, for what they cost
             message = f"the catalog has {len(extra)} clips that were never planned, such as {min(extra)[:12]}"
             yield Problem(ProblemKind.UNPROVEN, place, message)
     for batch_id in catalog.database.read(_batch_ids):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from magi2.cli.console import print_json, results
+from magi2.cli.console import print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,22 +32,24 @@ def migrate_command() -> None:
 
 
 @app.command("rebuild")
-def rebuild_command(as_json: bool = AS_JSON) -> None:
+def rebuild_command(
+    force: bool = typer.Option(False, "--force", help="Even if the store is another one or misses delivered clips."),
+    as_json: bool = AS_JSON,
+) -> None:
     """Make the catalog again from the manifests and batch documents in the store."""
-    from magi2.artifacts import open_store
     from magi2.catalog.rebuild import rebuild
+    from magi2.deployment import open_both
 
-    settings = Settings.from_environment()
-    report = rebuild(open_store(settings.store), _open(settings))
+    report = rebuild(*open_both(Settings.from_environment()), force=force)
     if as_json:
         print_json(asdict(report))
     else:
         for problem in report.problems:
             _print_problem(problem)
         line = (
-            f"{report.artifacts} artifacts, {report.batches} batches, {report.clips} clips; taken out: "
-            f"{report.artifacts_forgotten} artifacts, {report.batches_removed} batches; "
-            f"unreadable: {len(report.problems)}"
+            f"{report.artifacts} artifacts, {report.batches} batches, {report.clips} clips; "
+            f"taken out: {report.artifacts_forgotten} artifacts; "
+            f"kept without documents: {report.batches_unproven} batches; unreadable: {len(report.problems)}"
         )
         results.print(line)
     if report.problems:
@@ -61,7 +63,9 @@ def show_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Print the newest batches, or how far one is."""
-    catalog = _open(Settings.from_environment())
+    settings = Settings.from_environment()
+    catalog = _open(settings)
+    warn_of_mismatch(settings)
     if batch_id is not None:
         progress = catalog.batches.progress(batch_id)
         print_json(_progress_values(progress)) if as_json else _print_progress(progress)
@@ -92,13 +96,12 @@ def verify_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Check that every manifest's files are there and whole, and that store and catalog say the same."""
-    from magi2.artifacts import open_store
     from magi2.catalog.verify import verify
+    from magi2.deployment import open_both
 
-    settings = Settings.from_environment()
-    catalog = _open(settings)
+    store, catalog = open_both(Settings.from_environment())
     problems = []
-    for problem in verify(open_store(settings.store), catalog, digests=digests):
+    for problem in verify(store, catalog, digests=digests):
         problems.append(problem)
         if not as_json:
             _print_problem(problem)

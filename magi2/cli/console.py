@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from magi2.config.settings import Settings
 from magi2.errors import in_one_line
 from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
@@ -26,6 +27,14 @@ from magi2.types import Clip, StageName
 _AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
 results = Console(**_AS_IT_IS)
 errors = Console(**_AS_IT_IS, stderr=True)
+
+
+def warn_of_mismatch(settings: Settings) -> None:
+    """Say on stderr that the store does not seem to be the catalog's, if so: a command that only reads goes on."""
+    from magi2.deployment import warning
+
+    if text := warning(settings):
+        errors.print(f"warning: {text}", style="yellow")
 
 
 def print_json(value: object) -> None:

@@ -11,6 +11,7 @@ from magi2.artifacts import LocalStore
 from magi2.catalog import Actor, ArtifactRecord, BatchState, Catalog, ClipQuery, ClipState, Request, RunState
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
+from magi2.catalog.verify import verify
 from magi2.types import Clip, FigureImage, StageName
 from tests.catalog.catalog_samples import (
     CREATED,
@@ -115,17 +116,19 @@ def test_damaged_artifact_proves_nothing(catalog: Catalog, store: LocalStore) ->
     assert states(catalog, [clip]) == [ClipState.WAITING]
 
 
-def test_rows_that_nothing_proves_go_away(catalog: Catalog, store: LocalStore) -> None:
+def test_artifacts_that_nothing_proves_go_away_and_their_batch_stays(catalog: Catalog, store: LocalStore) -> None:
     manifest = publish(store)
     catalog.artifacts.index([manifest])
     (clip_id,) = enter(catalog, [make_clip()], "ghost")
     catalog.runs.finish("ghost", [done(clip_id, manifest)])
     store.remove("mux", manifest.key)
-    report = rebuild(store, catalog)
-    assert (report.artifacts_forgotten, report.batches_removed) == (1, 1)
+    report = rebuild(store, catalog, force=True)
+    assert (report.artifacts_forgotten, report.batches_unproven) == (1, 1)
     assert catalog.artifacts.totals() == {}
-    assert (catalog.batches.search().total, catalog.clips.search().total) == (0, 0)
-    assert catalog.runs.of_clip("ghost", clip_id) == []
+    record = catalog.clips.get("ghost", clip_id)
+    assert record is not None
+    assert (record.state, record.artifact_key) == (ClipState.WAITING, None)
+    assert [run.state for run in catalog.runs.of_clip("ghost", clip_id)] == [RunState.MADE]
 
 
 def test_row_of_an_artifact_made_anew_is_replaced(catalog: Catalog, store: LocalStore) -> None:
@@ -209,6 +212,21 @@ def test_run_that_ended_unheard_is_brought_to_its_end(catalog: Catalog, store: L
     assert states(catalog, [clip]) == [ClipState.RUNNING]
 
 
+def test_clips_that_the_plan_has_no_more_stay_for_what_they_cost(catalog: Catalog, store: LocalStore) -> None:
+    planned, tried, finished = make_clip(1), make_clip(2), make_clip(3)
+    manifest = publish(store)
+    StoredPlan(store).save([[planned]])
+    enter(catalog, [planned, tried, finished])
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [failed(tried.clip_id, attempt=2, accelerator_seconds=40.0, host="node-7")])
+    catalog.runs.start("night", StageName.PREVIEW, [tried.clip_id], attempt=3)
+    catalog.runs.finish("night", [done(finished.clip_id, manifest, accelerator_seconds=2.0)])
+    rebuild(store, catalog)
+    assert catalog.batches.accelerator_seconds(["night"]) == {"night": 42.0}
+    assert states(catalog, [planned, tried, finished]) == [ClipState.WAITING, ClipState.CANCELLED, ClipState.DONE]
+    assert not list(verify(store, catalog, digests=False))
+
+
 def test_clips_that_were_never_planned_go_away(catalog: Catalog, store: LocalStore) -> None:
     planned, stray = make_clip(1), make_clip(2)
     StoredPlan(store).save([[planned]])
@@ -223,7 +241,7 @@ def test_done_batch_whose_file_was_lost_waits_again(catalog: Catalog, store: Loc
     rebuild(store, catalog)
     assert batch_state(catalog) is BatchState.DONE
     store.remove("mux", manifest.key)
-    rebuild(store, catalog)
+    rebuild(store, catalog, force=True)
     assert (states(catalog, [clip]), batch_state(catalog)) == ([ClipState.WAITING], BatchState.WAITING)
 
 
@@ -329,10 +347,11 @@ def test_batches_whose_names_begin_alike_are_kept_apart(catalog: Catalog, store:
     assert catalog.clips.search(ClipQuery(state=ClipState.DONE)).total == 3
 
 
-def test_empty_store_makes_an_empty_catalog(catalog: Catalog, store: LocalStore) -> None:
+def test_batch_without_documents_stays(catalog: Catalog, store: LocalStore) -> None:
     catalog.batches.create(make_batch(), PROFILES)
-    report = rebuild(store, catalog)
-    assert (report.artifacts, report.batches, report.batches_removed) == (0, 0, 1)
+    report = rebuild(store, catalog, force=True)
+    assert (report.artifacts, report.batches, report.batches_unproven) == (0, 0, 1)
+    assert catalog.batches.get("night") is not None
 
 
 def test_failed_attempt_made_good_later_fails_nobody(catalog: Catalog, store: LocalStore) -> None:

@@ -96,7 +96,7 @@ def test_row_without_manifest_is_found(catalog: Catalog, store: LocalStore, mani
             (ProblemKind.STALE, f"enhance/{manifests[0].key}"),
         ]
     )
-    rebuild(store, catalog)
+    rebuild(store, catalog, force=True)
     assert found(store, catalog) == []
 
 

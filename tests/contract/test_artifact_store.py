@@ -555,6 +555,30 @@ def test_documents_written_at_once_are_never_mixed(lab: StoreLab) -> None:
     assert all(content is not None and len(content) == 5000 and len(set(content)) == 1 for content in contents)
 
 
+def test_document_that_must_be_new_is_that_of_whoever_was_first(lab: StoreLab, store: ArtifactStore) -> None:
+    assert store.create_document("identity.json", b"one") == b"one"
+    assert lab.open().create_document("identity.json", b"two") == b"one"
+    assert store.get_document("identity.json") == b"one"
+
+
+def test_one_of_many_writers_at_once_creates_a_document(lab: StoreLab) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda n: lab.open().create_document("identity.json", b"%d" % n), range(8)))
+    assert found == {lab.open().get_document("identity.json")}
+
+
+def test_store_is_empty_until_there_is_a_document_or_a_part_of_an_artifact(lab: StoreLab) -> None:
+    assert lab.open().is_empty()
+    lab.open().self_test()
+    assert lab.open().is_empty()
+    lab.open().put_document("batches/b/batch.json", b"{}")
+    assert not lab.open().is_empty()
+    lab.open().remove_document("batches/b/batch.json")
+    assert lab.open().is_empty()
+    lab.write(f"artifacts/preview/aa/{'a' * 64}/video.a0123456789abcdef.mp4", b"abc")
+    assert not lab.open().is_empty()
+
+
 def test_self_test_says_what_it_tried_and_leaves_no_artifact(lab: StoreLab, store: ArtifactStore) -> None:
     assert "create-only" in store.self_test()
     assert set(lab.names("")) <= {"doctor/create-only"}

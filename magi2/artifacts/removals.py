@@ -1,0 +1,40 @@
+"""What retention took of the finished clips, so that nobody later takes them for lost.
+
+removed/<stage>/<moment>-<token>.json      {"at": ..., "keys": [...]}, written before the first of them goes
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+
+from magi2.artifacts.store import ArtifactStore
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "removed"
+
+
+def note_removals(store: ArtifactStore, stage: str, keys: Sequence[str], at: datetime) -> None:
+    """Write down that retention removes these artifacts at this moment, with a time zone."""
+    name = f"{FOLDER}/{stage}/{at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.json"
+    store.put_document(name, json.dumps({"at": at.isoformat(), "keys": list(keys)}).encode())
+
+
+def read_removals(store: ArtifactStore, stage: str) -> dict[str, datetime]:
+    """When retention last removed each artifact, by key; it may have been made anew since.
+
+    A note that cannot be read says nothing, and the log names it.
+    """
+    removed: dict[str, datetime] = {}
+    for name in store.list_documents(f"{FOLDER}/{stage}"):
+        try:
+            note = json.loads(store.get_document(name) or b"")
+            at = datetime.fromisoformat(note["at"])
+            removed |= {key: max(at, removed.get(key, at)) for key in note["keys"]}
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("%s is no note of what was removed: %s", name, error)
+    return removed
