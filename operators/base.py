@@ -108,12 +108,12 @@ class StageOperator(Magi2Operator):
         self.layout = layout
 
     def work(self, context: Context) -> dict[str, Any]:
-        from magi2.artifacts.address import open_store
         from magi2.bookkeeping import Bookkeeper, due_work
         from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
 
         settings = Settings.from_environment()
-        store = open_store(settings.store)
+        store = open_store_to_render(settings)
         job = self._job(settings.store, store, context)
         for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))

@@ -30,6 +30,7 @@ class InboxOperator(Magi2Operator):
 
     def work(self, context: Context) -> dict[str, int]:
         from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
         from magi2.inbox import Inbox
         from magi2.intake import deployment_roots
 
@@ -38,6 +39,7 @@ class InboxOperator(Magi2Operator):
         if folder is None:
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
+        open_store_to_render(settings)  # no file is taken for a run that would be refused
         inbox, started = Inbox(folder, roots=deployment_roots(settings), settle_s=self.settle_s), 0
         inbox.claim()
         for claim in inbox.pending():

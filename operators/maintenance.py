@@ -13,12 +13,12 @@ LOG_HOURS = 14 * 24.0
 
 def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
     """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.retention`."""
-    from magi2.artifacts.address import open_store
     from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
     from magi2.retention import RetentionPolicy, collect_garbage
     from magi2.types import StageName
 
-    store = open_store(Settings.from_environment().store)
+    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
     policy = RetentionPolicy(keep_days={StageName.DECODE: decode_days})
     report = collect_garbage(store, policy=policy, dry_run=dry_run)
     for stage, key in report.removed:
@@ -28,12 +28,12 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
 
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     """Delete what dead attempts left in the store, snapshots that nobody needs, and this host's old logs of groups."""
-    from magi2.artifacts.address import open_store
     from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
     from magi2.retention import sweep_snapshots
     from magi2.runtime.log_file import sweep_logs
 
-    store = open_store(Settings.from_environment().store)
+    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
     names = [
         *store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
         *sweep_snapshots(store, dry_run=dry_run),
@@ -45,16 +45,19 @@ def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
 
 
 def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
-    """Compare catalog and store, and make the catalog anew from the store if they differ."""
-    from magi2.artifacts.address import open_store
-    from magi2.catalog import open_catalog
-    from magi2.catalog.engine import catalog_url
+    """Compare catalog and store, and make the catalog anew from the store if they differ.
+
+    Raises: IdentityError, and changes nothing, when the store is not the catalog's or misses too many clips.
+    """
+    from magi2.catalog.identity import require_complete
     from magi2.catalog.rebuild import rebuild
     from magi2.catalog.verify import verify
     from magi2.config.settings import Settings
+    from magi2.deployment import open_both
 
-    settings = Settings.from_environment()
-    store, catalog = open_store(settings.store), open_catalog(catalog_url(settings))
+    store, catalog = open_both(Settings.from_environment())
+    if not dry_run:
+        require_complete(store, catalog)
     problems = 0
     for problem in verify(store, catalog, digests=False):
         logger.warning("%s %s: %s", problem.kind.value, problem.place, problem.message)

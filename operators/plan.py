@@ -89,13 +89,13 @@ class PlanOperator(Magi2Operator):
         self.only = only
 
     def work(self, context: Context) -> list[int]:
-        from magi2.artifacts.address import open_store
         from magi2.bookkeeping import Bookkeeper
         from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
         from magi2.plan import save_plan
 
         settings = Settings.from_environment()
-        store = open_store(settings.store)
+        store = open_store_to_render(settings)
         with TemporaryDirectory() as scratch:
             plan = self._plan(settings, store, context, Path(scratch))
             save_plan(plan, store)

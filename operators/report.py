@@ -28,16 +28,16 @@ class ReportOperator(Magi2Operator):
         self.batch_id = batch_id
 
     def work(self, context: Context) -> dict[str, Any]:
-        from magi2.artifacts.address import open_store
         from magi2.bookkeeping import Bookkeeper
         from magi2.config.settings import Settings
         from magi2.cost import Price
+        from magi2.deployment import open_store_to_render
         from magi2.report import build_report, save_report
 
         if not self.batch_id:
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")
         settings = Settings.from_environment()
-        store = open_store(settings.store)
+        store = open_store_to_render(settings)
         books = Bookkeeper.of(settings, store)
         cost = books.cost(self.batch_id, Price.of(settings))
         report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost)

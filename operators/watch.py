@@ -26,12 +26,10 @@ def end_cancelled_batches() -> list[str]:
 
     A batch whose report is later than anything else known of it takes that as its end; all others are cancelled.
     """
-    from magi2.artifacts.address import open_store
-    from magi2.catalog import catalog_url, open_catalog
     from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
 
-    settings = Settings.from_environment()
-    store, catalog = open_store(settings.store), open_catalog(catalog_url(settings))
+    store, catalog = open_matching(Settings.from_environment())
     settled = []
     for batch in catalog.batches.unfinished():
         state = run_state(batch.dag_id, batch.run_id) if batch.dag_id and batch.run_id else "running"

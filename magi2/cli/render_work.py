@@ -32,14 +32,16 @@ class RenderWork:
 
     @cached_property
     def store(self) -> ArtifactStore:
-        """Where everything lies."""
-        from magi2.artifacts.address import open_store
-        from magi2.locks import run_locks
+        """Where everything lies. Raises: IdentityError when it is not the catalog's store."""
+        from magi2.deployment import open_store_to_render
 
-        return open_store(self.settings.store, lock=run_locks(self.settings))
+        return open_store_to_render(self.settings)
 
     def render(self) -> Iterable[Outcome]:
-        """Every stage of every clip. Raises ConfigError for a layout that cannot be, before anything starts."""
+        """Every stage of every clip.
+
+        Raises before anything starts: ConfigError for a layout that cannot be, what `store` does.
+        """
         return self._render_in_groups() if self._is_spread(StageName) else self._render_here()
 
     def run_stage(self, name: StageName) -> list[StageResult]:
@@ -106,12 +108,11 @@ class RenderWork:
         )
 
     def _contexts(self) -> Iterator[tuple[list[Clip], StageContext]]:
-        from magi2.locks import artifact_locks, run_locks
+        from magi2.locks import artifact_locks
         from magi2.stages.prepare import prepare
 
-        lock = run_locks(self.settings)
         for profile, group in self._groups():
-            context = prepare(profile, self.settings, group, progress=self.progress, lock=lock)
+            context = prepare(profile, self.settings, group, progress=self.progress, store_opener=lambda: self.store)
             if context.device.type == "cpu":
                 context.artifact_lock = artifact_locks(self.settings.store, self.progress.waiting)
             yield group, context

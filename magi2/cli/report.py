@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from magi2.cli.console import errors, print_json, results
+from magi2.cli.console import errors, print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError, InputError
 
@@ -34,6 +34,7 @@ def report_command(
         )
     settings = Settings.from_environment()
     store = open_store(settings.store)
+    warn_of_mismatch(settings)
     made = export_report(store, batch, out, clips=clips, cost=_cost(settings, batch))  # type: ignore[arg-type]
     if as_json:
         print_json({"page": str(made.page), "clips": made.clips, "missing": list(made.missing)})

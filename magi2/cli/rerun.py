@@ -52,15 +52,15 @@ def rerun_command(
 
 def _check(settings: Settings, batch: str, only: list[str], overrides: list[str], from_stage: StageName) -> None:
     """Everything the run would refuse is refused here, where the user sees it at once."""
-    from magi2.artifacts.address import open_store
     from magi2.checkpoints.layout import CheckpointFolder
     from magi2.config.profile import Profile
     from magi2.config.strict import validate
+    from magi2.deployment import open_store_to_render
     from magi2.plan import load_batch
     from magi2.rerun import check_first_stage, rerun_batch
     from magi2.stages.books import recipe_book
 
-    store, weights = open_store(settings.store), CheckpointFolder(settings.checkpoint_root())
+    store, weights = open_store_to_render(settings, dry_run=True), CheckpointFolder(settings.checkpoint_root())
     with TemporaryDirectory() as scratch:
         rerun_batch(store, batch, only=only, overrides=overrides, scratch=Path(scratch))
     before = [

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from magi2.cli.console import errors, print_json, results
+from magi2.cli.console import errors, print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 from magi2.errors import InputError
 from magi2.plain import duration, plain
@@ -44,6 +44,7 @@ def status_command(
     settings = Settings.from_environment()
     catalog, price = open_catalog(catalog_url(settings)), Price.of(settings)
     found = _read(catalog, batch, price, limit)
+    warn_of_mismatch(settings)
     if as_json:
         print_json(found[0].to_json() if batch else {"batches": [each.to_json() for each in found]})
     elif watch and results.is_terminal:

@@ -118,15 +118,15 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
 
 def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
     """Run the stage with whoever follows, and store its results."""
-    from magi2.artifacts.address import open_store
     from magi2.control import BetweenClips
-    from magi2.locks import artifact_locks, run_locks
+    from magi2.deployment import open_store_to_render
+    from magi2.locks import artifact_locks
     from magi2.plan import load_shard
     from magi2.stages.prepare import prepare
     from magi2.stages.recipes import stage_names
     from magi2.stages.render import run_stage
 
-    store = open_store(job.store)
+    store = open_store_to_render(settings)
     scratch.mkdir()
     shard = load_shard(store, job.batch_id, job.shard, scratch)
     failed = failed_clips(store, job.batch_id, job.shard, _stages_before(job.stage))
@@ -136,7 +136,7 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
     results: list[StageResult] = []
     if has_stage:
         lost = _lost_results(job, clips, progress)
-        context = prepare(shard.profile, settings, clips, progress=progress, lock=run_locks(settings), team=team)
+        context = prepare(shard.profile, settings, clips, progress=progress, store_opener=lambda: store, team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
         context.before_clip = BetweenClips(settings, job.batch_id).check
         if context.device.type == "cpu":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from magi2 import platform
 from magi2.artifacts.address import open_store
-from magi2.artifacts.store import NamedLocks
+from magi2.artifacts.store import ArtifactStore
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
@@ -31,11 +31,12 @@ def prepare(
     clips: Sequence[Clip],
     *,
     progress: Progress | None = None,
-    lock: NamedLocks | None = None,
+    store_opener: Callable[[], ArtifactStore] | None = None,
     team: Team | None = None,
 ) -> StageContext:
-    """The surroundings in which `clips`, all of `profile`, can be rendered; `lock` is what `open_store` takes.
+    """The surroundings in which `clips`, all of `profile`, can be rendered.
 
+    `store_opener` is called once programs, weights and device are there; by default the store is that of `settings`.
     `team` is this rank's, whose device is open; by default it works alone. Raises: ConfigError, CheckpointError,
     MissingToolError or InfrastructureError, whichever is met first.
     """
@@ -51,9 +52,10 @@ def prepare(
         raise ConfigError(f"profile {profile.name}: noise_device is accelerator, but there is none here")
     platform.disable_tf32()
     platform.set_deterministic(settings.deterministic)
+    store = store_opener() if store_opener else open_store(settings.store)
     return StageContext(
         book=recipe_book(profile, settings, weights),
-        store=open_store(settings.store, lock=lock),
+        store=store,
         weights=weights,
         accelerator=accelerator,
         device=device,
