@@ -33,8 +33,9 @@ from operators.renders.requests import (
     RerunRequest,
     ResumeRequest,
 )
+from operators.renders.store import right_store
 
-STARTS, CHANGES = [Depends(may_start)], [Depends(may_change)]
+STARTS, CHANGES = ([Depends(each), Depends(right_store)] for each in (may_start, may_change))
 
 router = APIRouter(prefix="/api/batches/{batch_id}")
 

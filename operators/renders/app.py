@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from magi2.catalog import StateError
 from magi2.errors import Magi2Error
-from operators.renders import actions, batches, bundle, clips, documents, media, metrics, plain
+from operators.renders import actions, batches, bundle, clips, documents, media, metrics, plain, store
 from operators.renders.guard import may_read, same_origin
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ app = FastAPI(
 )
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
-for module in (batches, clips, actions, media, documents, metrics, plain):
+for module in (batches, clips, actions, media, documents, metrics, plain, store):
     app.include_router(module.router, dependencies=[Depends(may_read)])
 
 

@@ -6,6 +6,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | method and path | answers | |
 |---|---|---|
 | GET /api/me | Viewer | who asks, and whether they may act |
+| GET /api/store | StoreState | whether the store is the catalog's |
 | GET /api/batches | BatchPage | query: state, text, offset, limit (at most 100); the newest first |
 | GET /api/batches/{batch_id} | Batch | |
 | GET /api/batches/{batch_id}/clips | ClipPage | query: ClipsWanted |
@@ -27,9 +28,10 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET, HEAD /static/{name} | a file | renders.js, renders.css and what lies beside them |
 
 Errors are `{"detail": text}`: 400 what was asked for makes no sense, 401 nobody is logged in, 403 no right to it or a
-cross-site request, 404 not there, 409 the batch is in no state for it, 422 a malformed request (its `detail` is
-a list of `type`, `loc` and `msg`), 503 catalog or store do not answer. What Airflow refuses keeps Airflow's status and
-`detail`. A POST needs `Content-Type: application/json`; its body may be `{}` where all is optional.
+cross-site request, 404 not there, 409 the batch is in no state for it or the store is not the catalog's, 422 a
+malformed request (its `detail` is a list of `type`, `loc` and `msg`), 503 catalog or store do not answer. What Airflow
+refuses keeps Airflow's status and `detail`. A POST needs `Content-Type: application/json`; its body may be `{}` where
+all is optional.
 Times are ISO 8601 in UTC, durations seconds, memory bytes, money an amount of `currency` (null: no price is set).
 """
 
@@ -55,6 +57,12 @@ class Viewer(Answer):
     id: str
     name: str
     can_act: bool
+
+
+class StoreState(Answer):
+    """`problem` says why what is shown may be wrong and actions may be refused; null when nothing speaks against it."""
+
+    problem: str | None
 
 
 class ClipCounts(Answer):

@@ -16,6 +16,7 @@ from magi2.catalog.overview import Overview
 from magi2.catalog.pages import Pages
 from magi2.config.settings import Settings
 from magi2.cost import Price
+from operators.renders.store_check import StoreCheck
 from operators.renders.tallies import Tallies
 
 
@@ -41,6 +42,11 @@ class Deployment:
     def tallies(self) -> Tallies:
         """Batches in numbers that are a moment old."""
         return Tallies(self.overview)
+
+    @cached_property
+    def store_check(self) -> StoreCheck:
+        """What is wrong with the store, as it was a moment ago."""
+        return StoreCheck(self.store, self.catalog)
 
     @property
     def price(self) -> Price | None:

@@ -14,7 +14,7 @@ from magi2.cost import amount_text
 from operators.renders.batches import Offset, list_batches, one_batch
 from operators.renders.clips import list_clips, one_clip, others
 from operators.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
-from operators.renders.deployment import BatchId, ClipId, Site
+from operators.renders.deployment import BatchId, ClipId, Deployment, Site
 from operators.renders.html import Markup, element, link, page, table
 from operators.renders.links import Links, Root
 from operators.renders.requests import ClipsWanted
@@ -35,7 +35,7 @@ def batches_page(site: Site, links: Root, offset: Offset = 0) -> HTMLResponse:
     found = list_batches(site, offset=offset, limit=BATCHES)
     rows = (_batch_row(batch, links) for batch in found.batches)
     pager = _pager(f"{links.root}/", offset, BATCHES, found.total, {})
-    return page("Renders", links.root, site.media_origin, table(BATCH_HEADER, rows), pager)
+    return page("Renders", links.root, site.media_origin, _warning(site), table(BATCH_HEADER, rows), pager)
 
 
 @router.get("/batches/{batch_id}")
@@ -56,6 +56,7 @@ def batch_page(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
         batch.name or batch_id,
         links.root,
         site.media_origin,
+        _warning(site),
         _trail(links, link(f"{links.root}/", "all batches"), batch=batch_id),
         element(
             "p", f"{batch.state}, begun {batch.created_at:{TIME}} by {batch.started_by or 'hand'}, {_money(batch)}"
@@ -77,6 +78,7 @@ def clip_page(site: Site, links: Root, batch_id: BatchId, clip_id: ClipId) -> HT
         ", ".join(clip.names) or clip_id[:12],
         links.root,
         site.media_origin,
+        _warning(site),
         _trail(links, link(f"{links.root}/batches/{batch_id}", "the batch"), batch=batch_id, clip=clip_id),
         *_player(clip),
         _facts(clip),
@@ -85,6 +87,11 @@ def clip_page(site: Site, links: Root, batch_id: BatchId, clip_id: ClipId) -> HT
         table(STEP_HEADER, (_step_row(step, links) for step in clip.timeline)),
         *((element("h2", "Other profiles and seeds"), _grid(alike, links)) if alike else ()),
     )
+
+
+def _warning(site: Deployment) -> Markup:
+    problem = site.store_check.problem()
+    return element("p", problem, class_="problem", role="alert") if problem else Markup("")
 
 
 def _trail(links: Links, up: Markup, **place: str) -> Markup:

@@ -87,10 +87,18 @@ function Shown({ route, home }) {
   return h(
     Notify.Provider,
     { value: setNotice },
+    h(StoreWarning),
     batchId && h(Crumbs, { route, batch: batch.data, batchId, home }),
     h(page, { key: `${batchId} ${route.clip} ${route.other}`, ...common }),
     h("div", { role: "status", "aria-live": "polite" }, notice && h(Notice, { notice, clear })),
   );
+}
+
+/** That store and catalog do not belong together: nothing below it can be trusted then. */
+function StoreWarning() {
+  const { data } = useServer("store", (state) => Boolean(state.problem));
+  if (!data?.problem) return null;
+  return h("div", { className: "problem", role: "alert" }, h("p", null, h(Said, { text: data.problem })));
 }
 
 function Crumbs({ route, batch, batchId, home }) {
