@@ -18,7 +18,7 @@ from typing import Any
 
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
-from magi2.errors import ImageError, InputError, Magi2Error
+from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import (
     MAX_BATCH_BYTES,
@@ -130,6 +130,8 @@ def make_batch(
             clip = _clip(row, profile_of, place)
             known = clips.get(clip.clip_id)
             clips[clip.clip_id] = _merged(known, clip) if known else clip
+        except InfrastructureError:
+            raise
         except Magi2Error as error:
             bad_rows.append(BadRow(row.number, str(error)))
     return Batch(tuple(clips.values()), tuple(bad_rows))

@@ -26,6 +26,11 @@ _AWAY |= {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH
 _BROKEN = {errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE}
 
 
+def is_the_machines(error: OSError) -> bool:
+    """Whether an error is one of those that this module's text lists as the machine's, and may pass by itself."""
+    return error.errno in _FULL | _AWAY | _BROKEN
+
+
 @contextmanager
 def disk_errors(place: Path, refused: type[Magi2Error] = InfrastructureError) -> Iterator[None]:
     """Turn an OSError of the block into an error that names the file concerned, or else `place`.
@@ -64,7 +69,7 @@ def _explained(error: OSError, subject: str, refused: type[Magi2Error]) -> Magi2
     message = f"{subject}: {error.strerror or error}"
     if error.errno in _FULL:
         return InfrastructureError(message, hint=FREE_SPACE_HINT)
-    return (InfrastructureError if error.errno in _AWAY | _BROKEN else refused)(message)
+    return (InfrastructureError if is_the_machines(error) else refused)(message)
 
 
 def _check_writable(target: Path, refused: type[Magi2Error]) -> None:

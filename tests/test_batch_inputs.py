@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from magi2.batch import Batch, read_batch, read_rows
+from magi2.batch import Batch, Row, make_batch, read_batch, read_rows
 from magi2.config.profiles import Profiles
-from magi2.errors import InputError
+from magi2.errors import InfrastructureError, InputError
 from magi2.inputs.limits import (
     MAX_BATCH_BYTES,
     MAX_COLUMNS,
@@ -243,3 +244,16 @@ def test_the_bytes_that_are_decoded_are_those_that_are_counted(tmp_path: Path, m
     monkeypatch.setattr(module, "check_image", exchange)
     (clip,) = read(tmp_path, {"prompt": "x", "image": "a.png"}).require_good().clips
     assert clip.figures[0].sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_a_disk_that_fails_makes_no_row_bad(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "prompt.txt").write_text("A cat sleeps")
+    profiles, rows = Profiles(CONFIGS, "tiny"), [Row(1, {"prompt_file": "prompt.txt"})]
+    profiles(None)
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(InfrastructureError, match=r"prompt\.txt: Input/output error"):
+        make_batch(rows, profiles, folder=folder)

@@ -7,6 +7,7 @@ is asked of it is asked of the open file, which nobody can exchange any more.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -15,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from magi2.errors import ConfigError, ImageError, InputError
+from magi2.errors import ConfigError, ImageError, InfrastructureError, InputError
+from magi2.files import is_the_machines
 from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
 from magi2.inputs.text import shown
 
 SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+_SPECIAL_FILES = {errno.ENXIO, errno.ENODEV}
+"""What opening a socket, or a device that is not there, ends in."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO without a writer returns
 
 
@@ -98,7 +102,8 @@ class InputRoots:
     def read(self, path: Path, limit: int) -> bytes:
         """The content of a regular file of at most `limit` bytes that lies in the roots after links are followed.
 
-        Raises: UnreadableError with the reason. What lies outside is refused alike whether it is there or not.
+        Raises: UnreadableError with the reason; what lies outside is refused alike whether it is there or not.
+        InfrastructureError when the disk or its server fails, which is nobody's file.
         """
         place = resolved(path)
         self._check_place(place)
@@ -149,7 +154,10 @@ def _opened(place: Path) -> Iterator[int]:
     except FileNotFoundError:
         raise AbsentError("No such file or directory") from None
     except OSError as error:
-        raise UnreadableError(error.strerror or "cannot be opened") from None
+        reason = error.strerror or "cannot be opened"
+        if is_the_machines(error) and error.errno not in _SPECIAL_FILES:
+            raise InfrastructureError(f"{shown(place)}: {reason}") from None
+        raise UnreadableError(reason) from None
     finally:
         if handle is not None:
             os.close(handle)

@@ -71,10 +71,10 @@ def imports_of(importer: str, node: ast.AST, *, at_load: bool = True) -> Iterato
             is_module = full in sources() or full in HEAVY
             yield Import(importer, full if is_module else node.module, at_load, node.lineno)
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        for child in node.body:
-            yield from imports_of(importer, child, at_load=False)
-        for child in node.orelse:
-            yield from imports_of(importer, child, at_load=at_load)
+        branches = [(node.body, False), (node.orelse, at_load)]
+        for children, loads in branches:
+            for statement in children:
+                yield from imports_of(importer, statement, at_load=loads)
     else:
         runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):

@@ -65,8 +65,8 @@ TABLE = [
     Row("dags", "", "airflow operators"),
     Row(
         "operators",
-        "artifacts bookkeeping catalog config control cost errors inbox intake plan report retention runtime "
-        "runtime.job stages.layouts types",
+        "artifacts bookkeeping catalog config control cost deployment errors inbox inputs intake plan report "
+        "retention runtime runtime.job stages.layouts types",
         "airflow magi2 operators.renders",
     ),
     Row(
@@ -84,22 +84,22 @@ TABLE = [
     ),
     Row(
         "tools",
-        "artifacts catalog checkpoints.layout cli.console config errors media plain rerun runtime stages.books "
+        "artifacts catalog checkpoints.layout cli.console config errors files media plain rerun runtime stages.books "
         "stages.reuse status types",
         "PIL demo_world rich",
         heavy=True,
     ),
     Row(
         "demo_world",
-        "artifacts batch checkpoints.layout config errors locks media models prompts sampling stages types",
+        "artifacts batch checkpoints.layout config deployment errors files media models prompts sampling stages types",
         "PIL magi2 numpy safetensors tokenizers torch transformers",
         heavy=True,
     ),
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batch catalog checkpoints config cost errors estimate intake locks media.ffmpeg parallel.layout "
-        "plain plan platform report rerun retention runtime seeds stages status types",
+        "artifacts batch catalog checkpoints config cost deployment errors estimate inputs intake locks media.ffmpeg "
+        "parallel.layout plain plan platform prompts.figures report rerun retention runtime seeds stages status types",
         "httpx magi2 rich typer yaml",
     ),
     # What a run leaves behind: the catalog's entries, reports, figures.
@@ -111,31 +111,36 @@ TABLE = [
     # Process groups that run the stages of one shard, and whether they may.
     Row(
         "magi2.runtime",
-        "artifacts checkpoints.layout config control errors files locks parallel.layout plan platform stages torch_build "
-        "types",
+        "artifacts checkpoints.layout config control deployment errors files locks parallel.layout plan platform "
+        "stages torch_build types",
         "torch",
     ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     Row("magi2.control", "artifacts catalog config cost errors plan runtime.job types"),
     Row("magi2.pace", "runtime.events"),
     # Batches: from a file to a plan, and again.
-    Row("magi2.intake", "artifacts batch checkpoints.layout config cost errors plan rerun stages.books stages.recipes"),
-    Row("magi2.inbox", "artifacts batch errors"),
+    Row(
+        "magi2.intake",
+        "artifacts batch checkpoints.layout config cost errors inputs plan rerun stages.books stages.recipes",
+    ),
+    Row("magi2.inbox", "batch errors files inputs"),
     Row("magi2.estimate", "artifacts parallel.layout plan types"),
     Row("magi2.retention", "artifacts errors stages.snapshots types"),
     Row("magi2.rerun", "artifacts batch config errors plan stages.recipes types"),
-    Row("magi2.plan", "artifacts batch config cost errors files stages.captions stages.recipes types"),
-    Row("magi2.batch", "config errors media.image prompts seeds types"),
+    Row("magi2.plan", "artifacts batch config cost errors files inputs stages.captions stages.recipes types"),
+    Row("magi2.batch", "config errors inputs media.image prompts seeds types"),
+    # The deployment: store and catalog, opened together.
+    Row("magi2.deployment", "artifacts catalog config errors locks"),
     # The database, locks, and what the ranks of a group and its launcher say to each other.
     Row("magi2.locks", "artifacts catalog config runtime.lock"),
-    Row("magi2.catalog", "artifacts config cost errors types", "alembic pydantic sqlalchemy"),
+    Row("magi2.catalog", "artifacts config cost errors files types", "alembic pydantic sqlalchemy"),
     Row("magi2.cost", "config errors types"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes magi2.runtime.job", "errors parallel.layout types", "pydantic"),
     # The stages, and the checkpoints that they load.
     Row(
         "magi2.stages",
-        "artifacts checkpoints.layout config errors media models parallel platform prompts sampling types",
+        "artifacts checkpoints.layout config errors files inputs media models parallel platform prompts sampling types",
         "torch",
         heavy=True,
     ),
@@ -151,17 +156,17 @@ TABLE = [
     Row("magi2.stages.recipes", "artifacts config models.preview.lengths prompts types"),
     Row(
         "magi2.config",
-        "errors media.delivery models.preview.config models.refiner.config models.video_vae.config "
+        "errors inputs media.delivery models.preview.config models.refiner.config models.video_vae.config "
         "sampling.guidance_config",
-        "pydantic yaml",
+        "pydantic",
     ),
     Row("magi2.checkpoints.layout", "artifacts errors"),
-    Row("magi2.artifacts", "errors", "magi2 minio safetensors torch urllib3"),
+    Row("magi2.artifacts", "errors files", "magi2 minio safetensors torch urllib3"),
     Row("magi2.torch_build"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
-    Row("magi2.prompts", "errors", "PIL json_repair openai pydantic"),
-    Row("magi2.media", "errors", "PIL av ffmpeg numpy torch", heavy=True),
+    Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),
+    Row("magi2.media", "errors files", "PIL av ffmpeg torch", heavy=True),
     Row("magi2.sampling", "errors seeds", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
     Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
@@ -182,6 +187,7 @@ TABLE = [
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
     # Known to all.
     Row("magi2.seeds", "errors"),
+    Row("magi2.inputs", "errors files", "yaml"),
     Row("magi2.files", "errors"),
     Row("magi2.types"),
     Row("magi2.errors"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from magi2.errors import ConfigError, ImageError, InputError
+from magi2.errors import ConfigError, ImageError, InfrastructureError, InputError
 from magi2.inputs import files
 from magi2.inputs.files import InputRoots, UnreadableError, read_unchanged
 from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
@@ -228,3 +229,15 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
         with pytest.raises(UnreadableError):
             roots.read(path, limit)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT])
+def test_a_disk_that_fails_is_no_fault_of_the_file(root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    (root / "prompt.txt").write_text("a cat")
+
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(InfrastructureError, match=os.strerror(number)):
+        InputRoots((root,)).read_text(root / "prompt.txt", "prompt_file prompt.txt")
