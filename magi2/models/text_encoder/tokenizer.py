@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
-from transformers import AutoTokenizer
 
 from magi2.errors import CheckpointError, InputError
 
@@ -77,14 +79,33 @@ def isolating_splitter() -> pre_tokenizers.Split:
 def load_prompt_tokenizer(folder: Path) -> PromptTokenizer:
     """The tokenizer of a checkpoint folder, without its weights (enough to count tokens).
 
-    Never runs code from the folder and never asks the network. Raises: CheckpointError when a file is missing or
-    unreadable.
+    It is `tokenizer.json` as it stands, read without transformers, whose import takes seconds. Never runs code from the
+    folder and never asks the network. Raises: CheckpointError when a file is missing or unreadable, or when
+    `tokenizer_config.json` has a special token that `tokenizer.json` lacks.
     """
     for name in TOKENIZER_FILES:
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name}: tokenizer file is missing")
     try:
-        auto = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return PromptTokenizer(auto.backend_tokenizer)
-    except Exception as error:  # transformers and tokenizers raise many types; all mean the same to the user
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        named = set(_special_tokens(config))
+    except Exception as error:  # tokenizers raises a bare Exception; all mean the same to the user
         raise CheckpointError(f"{folder}: unreadable tokenizer: {error}") from error
+    # transformers would add them behind the vocabulary; the released files agree, so this folder is not what it seems.
+    if absent := named - {token.content for token in tokenizer.get_added_tokens_decoder().values()}:
+        raise CheckpointError(f"{folder / 'tokenizer_config.json'}: tokenizer.json lacks {', '.join(sorted(absent))}")
+    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens"))
+    return PromptTokenizer(tokenizer)
+
+
+def _special_tokens(config: dict[str, Any]) -> Iterator[str]:
+    """Tokens that a `tokenizer_config.json` names, each cut out of a text as one piece."""
+    more = config.get("extra_special_tokens", config.get("additional_special_tokens")) or ()
+    named = [value for key, value in config.items() if key.endswith("_token")]
+    named += [*config.get("added_tokens_decoder", {}).values(), *(more.values() if isinstance(more, dict) else more)]
+    for token in named:
+        if isinstance(token, dict):
+            yield token["content"]
+        elif isinstance(token, str):
+            yield token

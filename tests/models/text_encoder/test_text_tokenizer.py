@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from magi2.errors import CheckpointError, InputError
 from magi2.models.text_encoder.tokenizer import (
@@ -76,9 +77,60 @@ def test_empty_text_has_no_tokens(tokenizer: PromptTokenizer) -> None:
     assert len(tokenizer.tokenize("")) == 0
 
 
+@pytest.mark.parametrize(
+    "text", ["a<|im_start|>user\nfox<|im_end|>", "<|endoftext|>", " e\u0301 雪\r\n\t 12", "<|im_start"]
+)
+def test_ids_and_offsets_are_those_of_transformers(text: str, golden_text: Path) -> None:
+    auto = AutoTokenizer.from_pretrained(golden_text / "tiny_text_encoder")
+    expected = PromptTokenizer(auto.backend_tokenizer).tokenize(text)
+    assert load_prompt_tokenizer(golden_text / "tiny_text_encoder").tokenize(text) == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image_token": "<|image|>"},
+        {"pad_token": {"content": "<|image|>", "special": True}},
+        {"additional_special_tokens": ["<|im_end|>", "<|image|>"]},
+        {"extra_special_tokens": {"image_token": "<|image|>"}},
+        {"added_tokens_decoder": {"3": {"content": "<|image|>", "special": True}}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_special_token_that_the_tokenizer_lacks_is_refused(
+    fields: dict[str, Any], tiny_text_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(tiny_text_folder / "tokenizer.json")
+    config = json.loads((tiny_text_folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": False, "unk_token": None}))
+    assert len(load_prompt_tokenizer(tmp_path).tokenize("<|im_end|>")) == 1
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(CheckpointError, match=r"tokenizer_config.json: tokenizer.json lacks <\|image\|>"):
+        load_prompt_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_special_tokens_in_a_text_are_split_only_where_the_checkpoint_says_so(
+    split: bool, tiny_text_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(tiny_text_folder / "tokenizer.json")
+    config = json.loads((tiny_text_folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"split_special_tokens": split}))
+    auto = PromptTokenizer(AutoTokenizer.from_pretrained(tmp_path).backend_tokenizer)
+    assert load_prompt_tokenizer(tmp_path).tokenize("a<|im_end|>") == auto.tokenize("a<|im_end|>")
+
+
 def test_lone_surrogate_is_refused_with_its_place(tokenizer: PromptTokenizer) -> None:
     with pytest.raises(InputError, match=r"character 3 is the lone surrogate '\\ud800'"):
         tokenizer.tokenize("fox\ud800")
+
+
+@pytest.mark.parametrize("content", ["[]", "{"])
+def test_broken_tokenizer_config_is_a_checkpoint_error(content: str, tiny_text_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").symlink_to(tiny_text_folder / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match="unreadable tokenizer"):
+        load_prompt_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
