@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
-import pytest
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine, event
 
 from magi2.artifacts import LocalStore, Manifest
-from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
-from magi2.types import Clip, StageName
+from magi2.catalog import BatchState, Catalog, ClipQuery, ClipState, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.statements import CHUNK
+from magi2.types import StageName
 from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 WRITERS = 8
@@ -114,18 +115,36 @@ def test_only_one_of_two_contradicting_moves_wins(catalog: Catalog) -> None:
         assert sum(pool.map(move, moves)) == 10
 
 
-@pytest.mark.slow
-def test_fifty_thousand_clips_take_seconds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    catalog = open_catalog(f"sqlite:///{tmp_path_factory.mktemp('speed') / 'catalog.sqlite'}")
-    clips = [Clip(f"prompt {number} " + "x" * 600, number, "1080p", "a" * 64) for number in range(50_000)]
-    started = time.monotonic()
-    catalog.batches.create(NewBatch(batch_id="night", name="", source="", clips_total=len(clips)), PROFILES)
-    catalog.clips.add("night", (PlannedClip(clip, number // 400) for number, clip in enumerate(clips)))
-    assert time.monotonic() - started < 30  # 3 s on two idle cores; a plan as a whole may take 300 s
-    started = time.monotonic()
-    assert catalog.batches.progress("night").stages[StageName.MUX].waiting == len(clips)
-    assert catalog.clips.search(offset=40_000).total == len(clips)
-    assert time.monotonic() - started < 5
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """The SQL statements that reach any database."""
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_a_larger_batch_takes_more_statements_to_enter_and_none_more_to_read(catalog: Catalog) -> None:
+    """Few for each chunk when it is entered, and the same queries whatever its size."""
+    written, read = [], []
+    for size in (CHUNK, 4 * CHUNK):
+        clips = (PlannedClip(make_clip(number), number // 400) for number in range(size))
+        with counted() as statements:
+            catalog.batches.create(make_batch(str(size), clips_total=size), PROFILES)
+            catalog.clips.add(str(size), clips)
+        written.append(len(statements))
+        with counted() as statements:
+            assert catalog.batches.progress(str(size)).stages[StageName.MUX].waiting == size
+            assert catalog.clips.search(ClipQuery(batch_id=str(size)), offset=size - 10).total == size
+        read.append(len(statements))
+    assert written[0] < written[1] <= 4 * written[0] and written[0] < 40
+    assert read[0] == read[1]
 
 
 def test_manifests_are_indexed_by_all_at_once(url: URL, catalog: Catalog, store: LocalStore) -> None:

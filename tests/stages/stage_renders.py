@@ -14,7 +14,7 @@ from tests.render_helpers import Digests, digests, make_clip, make_context, smal
 
 @dataclass(frozen=True)
 class Rendered:
-    """A store with two finished clips of one profile: from a prompt alone, and from a prompt and an image."""
+    """A store with finished clips of one profile: from a prompt alone, and without a refiner from an image, too."""
 
     store: Path
     profile: Profile
@@ -33,6 +33,6 @@ class Rendered:
 
 def render_once(store: Path, checkpoint: Path, image: Path, *, refined: bool) -> Rendered:
     profile = small_profile(refined=refined)
-    clips = (make_clip(profile), make_clip(profile, "<Figure 1> turns around", image=image))
+    clips = (make_clip(profile), make_clip(profile, "<Figure 1> turns around", image=image))[: 1 if refined else 2]
     outcomes = render(make_context(checkpoint, store, profile, clips), clips)
     return Rendered(store, profile, clips, tuple(outcomes))

@@ -9,11 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from magi2.parallel.layout import ParallelLayout
+from tests.models.refiner.refiner_on_ranks import SAMPLED, cases, layouts
 from tests.rank_launch import launch
 
 pytestmark = pytest.mark.ranks
 WORLDS = (2, 4, 8)
 CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
+EVERY_CASE = pytest.mark.parametrize(
+    ("spread", "case"),
+    [(name, case) for n in WORLDS for name in layouts(n) for case in cases(name)],
+    indirect=["spread"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +30,7 @@ def found(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=[f"sp{n}" for n in WORLDS] + [f"sp{n // 2}.cfg2" for n in WORLDS])
+@pytest.fixture(params=[name for n in WORLDS for name in layouts(n)])
 def spread(request, found):
     """What every rank said of one layout, and the tensors of the first."""
     ranks = ParallelLayout.parse(request.param).num_ranks
@@ -43,7 +49,7 @@ def alone(load_tiny_refiner, load_refiner_golden):
     return results
 
 
-@pytest.mark.parametrize("case", CASES)
+@EVERY_CASE
 def test_every_layout_equals_one_rank_and_the_published_result(
     spread, alone, load_refiner_golden, relative_error, case
 ):
@@ -52,19 +58,23 @@ def test_every_layout_equals_one_rank_and_the_published_result(
     assert relative_error(got, load_refiner_golden(case)["fp32.out_video"]) <= 1e-5
 
 
-@pytest.mark.parametrize("spread", [f"sp{n // 2}.cfg2" for n in WORLDS], indirect=True)
+@pytest.mark.parametrize("spread", [SAMPLED], indirect=True)
 def test_a_full_run_on_two_guidance_halves_is_the_published_one(spread, load_refiner_golden, relative_error):
     facts, results = spread
     assert relative_error(results["sampling"], load_refiner_golden("sampling_5step")["fp32.final"]) <= 1e-4
     assert len({fact["sampling"]["digest"] for fact in facts}) == 1
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_rank_has_the_same_bits_each_time(spread, case):
-    assert len({fact[case][key] for fact in spread[0] for key in ("digest", "again")}) == 1
+@EVERY_CASE
+def test_every_rank_has_the_same_bits(spread, case):
+    assert len({fact[case]["digest"] for fact in spread[0]}) == 1
 
 
-@pytest.mark.parametrize("case", CASES)
+def test_a_second_forward_has_the_same_bits(spread):
+    assert all(fact["again"] == {"digest": fact["forward_with_audio"]["digest"]} for fact in spread[0])
+
+
+@EVERY_CASE
 def test_each_rank_sends_the_bytes_of_the_formula(spread, tiny_refiner_config, case):
     config, facts = tiny_refiner_config, [fact[case] for fact in spread[0]]
     cp_size = len(facts) if sum(fact["tokens"] for fact in facts) == total_tokens(case) else len(facts) // 2
