@@ -224,6 +224,13 @@ def test_import_and_activation_on_a_cpu_leave_torchada_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_usual_mode_does_not_wait_for_torch_s_compiler() -> None:
+    """Its import takes every process of a stage two seconds."""
+    code = "import sys; from magi2.platform import set_deterministic; set_deterministic(False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)
+    assert not {"torch._dynamo", "torch._inductor"} & set(done.stdout.split())
+
+
 def test_deterministic_mode_switches_on_and_off_without_seeding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     before = torch.get_rng_state()

@@ -64,7 +64,6 @@ class Crew:
         self._monkeypatch = monkeypatch
         monkeypatch.setenv("MAGI2_CKPT_ROOT", str(shard.checkpoint))
         monkeypatch.setenv("MAGI2_DEVICE", "cpu")
-        monkeypatch.setenv("MAGI2_DETERMINISTIC", "1")
         monkeypatch.setenv("MAGI2_SNAPSHOT_EVERY", str(SNAPSHOT_EVERY))
 
     def run(
