@@ -1,14 +1,27 @@
 # make demo   set up, then a real batch through Airflow to playable clips in out/clips
-# make test   set up, then run every test but the long ones that kill processes: make test-faults
 # make ui     the Airflow page over what the demo made
 # make lint   the linters of Python, JavaScript and CSS; make hooks runs them before every commit
+#
+# Tests, with what each tier may take on two idle cores; the last line of a run says what it took.
+#
+# make test-fast         180 CPU-s   2 min   in this process: no servers, no process groups, no Airflow
+# make test              700 CPU-s  10 min   all that proves the product on one machine: fast things first, Airflow last
+# make test-servers                  3 min   every service of docker-compose.yml as plain processes; needs redis-server
+# make test-faults                  90 min   every victim killed in every stage
+# make test-demo-world              15 min   the demo's world: every trainer, every kind of prompt
+# make test-gpu                              what needs an accelerator
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 WEB_STAMP := node_modules/.installed
+WORKERS ?= 2
+# Every stage and rank is a process of its own: what they import is compiled once.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+SHARED = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo ui test test-faults lint lint-python lint-types lint-web hooks bench clean
+.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu lint lint-python lint-types lint-web hooks bench
+.PHONY: clean
 
 setup: $(STAMP)
 
@@ -24,10 +37,22 @@ ui: setup
 	$(BIN)/python -m tools.demo --ui
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not faults'
+	$(PYTEST) $(SHARED) -m 'not faults and not demo_world and not deployment'
+
+test-fast: setup
+	$(PYTEST) $(SHARED) -m fast
+
+test-servers: setup
+	$(PYTEST) -m deployment --all-programs
 
 test-faults: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults
+	$(PYTEST) -m faults
+
+test-demo-world: setup
+	$(PYTEST) $(SHARED) -m demo_world
+
+test-gpu: setup
+	$(PYTEST) -m gpu
 
 lint: lint-python lint-types lint-web
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +19,17 @@ from tests.no_device_read import NoDeviceRead
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run in the interpreter; triton reads this when it is imported
 
+pytest_plugins = ["pytester", "tests.cpu_seconds", "tests.programs", "tests.tiers"]
+
 GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def careless_disk() -> Iterator[None]:
+    """No store in this process waits for the disk, which takes longer than the rest: processes of their own do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +78,20 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights") / "tiny"
     make_tiny(folder, load_profile("tiny", Settings().configs).architectures, seed=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def airflow_template(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A database of Airflow with its tables and our pools, made once for all workers. Read only: copy it."""
+    from tools.local_airflow import LocalAirflow
+
+    own = tmp_path_factory.getbasetemp()
+    home = (own if worker_id == "master" else own.parent) / "airflow-template"
+    home.mkdir(exist_ok=True)
+    airflow, ready = LocalAirflow(home, environment={}), home / "ready"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            airflow.prepare()
+            ready.touch()
+    return airflow.database_file

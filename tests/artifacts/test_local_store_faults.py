@@ -13,6 +13,7 @@ import pytest
 from magi2.artifacts import LocalStore, Manifest, ManifestDraft, Recipe
 from magi2.errors import CorruptedArtifactError
 
+pytestmark = pytest.mark.processes
 STAGE = "preview"
 CONTENT = {"latents.bin": b"abc" * 1000, "sound.wav": b"xyz"}
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser.browser_page import Page
 from tests.browser.browser_site import LIVE, LIVE_RUN, BrowserSite
-
-pytestmark = pytest.mark.browser
 
 
 def test_failed_clips_run_again_after_one_question(page: Page, site: BrowserSite) -> None:

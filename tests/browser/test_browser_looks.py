@@ -13,8 +13,6 @@ from tests.browser.browser_batch import MARKUP, TOO_LONG
 from tests.browser.browser_page import PHONE, Page
 from tests.browser.browser_site import BrowserSite
 
-pytestmark = pytest.mark.browser
-
 STATIC = Path(operators.__file__).parent / "renders" / "static"
 MAX_PAGE_BYTES = 300_000
 

@@ -11,8 +11,6 @@ from tests.browser.browser_batch import FOX
 from tests.browser.browser_page import Page
 from tests.browser.browser_site import MANY, NIGHT_RUN, WATCHED, BrowserSite
 
-pytestmark = pytest.mark.browser
-
 
 def test_the_menu_leads_to_the_batches_and_on_to_one(page: Page, site: BrowserSite) -> None:
     page.chromium.get(site.airflow.url)

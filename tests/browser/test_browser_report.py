@@ -19,8 +19,6 @@ from magi2.report.export import ClipFiles, export_report
 from magi2.types import StageName
 from tests.report_samples import clip, rendered
 
-pytestmark = pytest.mark.browser
-
 HOSTILE = ["<script>document.title = 'taken'</script>", '"><img src=x onerror="document.title = 1">', "</style><b>"]
 
 

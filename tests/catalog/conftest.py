@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from itertools import count
@@ -82,7 +81,5 @@ def catalog(url: URL) -> Iterator[Catalog]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    """A store that does not wait for the disk, which takes longer than everything else here."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from tests.cli.cli_said import Magi2
 
 
 @pytest.fixture
-def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(tmp_path: Path) -> list[str]:
     """A batch of two clips; before, preview took ten seconds on two accelerators."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     store = LocalStore(tmp_path / "store")
     recipe = Recipe(stage="preview", version=1, seed=1)

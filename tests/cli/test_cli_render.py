@@ -14,6 +14,8 @@ from magi2.media.probe import probe
 from tests.cli.cli_said import Magi2
 from tests.render_helpers import SMALL, flip_byte, payload_file
 
+pytestmark = pytest.mark.slow
+
 SET = [argument for override in SMALL for argument in ("--set", override)]
 TINY = ["--profile", "tiny-preview", *SET]
 

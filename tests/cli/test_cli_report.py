@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,7 @@ from tests.report_samples import clip, rendered
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
 
 

@@ -88,7 +88,7 @@ class S3Lab:
         self.client.remove_object(self.bucket, self.prefix + name)
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.servers)])
 def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLab:
     if request.param == "local":
         return LocalLab(tmp_path / "store")

@@ -27,6 +27,8 @@ from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.video_vae.initialise import init_random_ as init_convolutions_
 from magi2.models.video_vae.loading import load_wan_encoder
 
+pytestmark = pytest.mark.demo_world
+
 CPU = torch.device("cpu")
 TAKE = Take(Scene("triangle", "red", "blue", "large", "fast", "right", "low"))
 REFINER = RefinerConfig(

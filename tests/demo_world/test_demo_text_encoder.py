@@ -63,6 +63,7 @@ def test_texts_are_short_enough_for_the_transformers_training(encoder: TextEncod
     assert max(encoder.count_tokens(lesson.text) for lesson in lessons_of(300, held_out=False)) <= ROW_LIMIT
 
 
+@pytest.mark.demo_world
 def test_training_writes_a_tower_that_rendering_loads_and_the_next_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,8 @@ from demo_world.training.reading import (
 from demo_world.wordings import write_unconditional
 from magi2.models.text_encoder.tokenizer import PromptTokenizer
 
+pytestmark = pytest.mark.demo_world
+
 VOCAB_SIZE = 700
 
 

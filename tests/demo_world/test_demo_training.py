@@ -29,6 +29,8 @@ from magi2.models.preview.mhc import SINKHORN_ITERATIONS
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import init_random_
 
+pytestmark = pytest.mark.demo_world
+
 TEXT_CHANNELS = 16
 CONFIG = PreviewConfig(
     num_layers=3,

@@ -24,6 +24,8 @@ from magi2.models.video_vae.encoder import WanEncoder
 from magi2.models.video_vae.initialise import init_random_
 from magi2.sampling.refine import add_refiner_noise, upsample_latents
 
+pytestmark = pytest.mark.demo_world
+
 TAKE = Take(Scene("square", "red", "blue", "large", "fast", "right", "low"))
 REFINER = RefinerConfig(
     num_layers=3, hidden_size=32, head_dim=8, num_query_groups=2, text_in_channels=16, mm_layers=(0, 2),

@@ -20,6 +20,8 @@ from magi2.models.text_encoder.encoder import load_text_encoder
 from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.text_encoder.tiny import write_tiny_text_encoder
 
+pytestmark = pytest.mark.demo_world
+
 TEXT_CHANNELS = 16
 LATENT_FRAMES = 2
 CPU = torch.device("cpu")

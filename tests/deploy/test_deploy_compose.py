@@ -49,13 +49,11 @@ def test_every_role_is_there() -> None:
     assert SERVICES.keys() == ROLES
 
 
+@pytest.mark.programs("docker-compose")
 def test_docker_compose_accepts_the_file(tmp_path: Path) -> None:
-    program = shutil.which("docker-compose")
-    if program is None:
-        pytest.skip("no docker-compose: apt-get install docker-compose")
     filled = tmp_path / "env"
     filled.write_text("".join(f"{name}={value}\n" for name, value in example_environment().items()))
-    command = [program, "--env-file", str(filled), "-f", str(COMPOSE), "config", "-q"]
+    command = ["docker-compose", "--env-file", str(filled), "-f", str(COMPOSE), "config", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -94,9 +92,8 @@ def test_example_names_exactly_the_variables_of_the_file() -> None:
     assert env_lines(ENV_EXAMPLE).keys() == variables(TEXT).keys()
 
 
+@pytest.mark.programs("openssl")
 def test_the_example_command_fills_every_secret(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl")
     copy = tmp_path / ".env"
     shutil.copy(ENV_EXAMPLE, copy)
     command = next(line for line in ENV_EXAMPLE.read_text().splitlines() if line.startswith("#   for "))

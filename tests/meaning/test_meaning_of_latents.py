@@ -40,8 +40,9 @@ from magi2.types import Clip, StageName
 from tests.meaning.meaning_demo import CHECKPOINT, demo_profile, demo_settings
 from tests.render_helpers import make_clip, states
 
+pytestmark = pytest.mark.demo_world
+
 WRITTEN = ("turbo_vae", "audio_vae", "video_vae")
-pytestmark = pytest.mark.slow
 
 BOUNCE = "A small yellow triangle bounces quickly on the floor on a blue background, with a beep at every bounce."
 PREVIEWS = [

@@ -1,8 +1,10 @@
-"""What prompts say is what the clips show and sound like, whatever happens to them on the way."""
+"""What prompts say is what the clips show and sound like, whatever happens to them on the way.
+
+`make test` renders and judges one prompt; the others, and what may happen, come with the marker `demo_world`.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -11,8 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,6 @@ from magi2.stages.progress import Silent
 from magi2.types import Clip, StageName
 from tests.meaning.meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings
 from tests.render_helpers import make_clip
-
-pytestmark = pytest.mark.slow
 
 PROMPTS: dict[str, tuple[Kind, str]] = {
     "english": (
@@ -52,15 +51,21 @@ UNTIL_PREVIEW = ("enhance", "negative", "encode")
 
 @dataclass(frozen=True)
 class Rendered:
-    """A store with the four clips, and each one's job and verdict by its name."""
+    """A store in which clips are rendered from their prompts when they are first asked for."""
 
     store: Path
     jobs: dict[str, Job]
-    judged: dict[str, Judged]
+    _judged: dict[str, Judged] = field(default_factory=dict)
+
+    def judged(self, name: str) -> Judged:
+        """What was made of a prompt, and what it shows."""
+        if name not in self._judged:
+            (self._judged[name],) = make_and_judge([self.jobs[name]], work(self.store))
+        return self._judged[name]
 
     def verdict(self, name: str) -> Verdict:
         """Of a clip that was made."""
-        judged = self.judged[name]
+        judged = self.judged(name)
         assert judged.verdict is not None, judged.error
         return judged.verdict
 
@@ -73,15 +78,10 @@ class Rendered:
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Rendered:
-    """The clips from their prompts, in one go: the refined one in one process, the others in another."""
     folder = tmp_path_factory.mktemp("meaning")
     image = folder / "pictured.png"
     draw_reference(PICTURED, random.Random(1), image)
-    jobs = {name: make_job(name, image) for name in PROMPTS}
-    parts = [[jobs["refined"]], [job for name, job in jobs.items() if name != "refined"]]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        made = pool.map(make_and_judge, parts, [work(folder / "store")] * 2)
-        return Rendered(folder / "store", jobs, {one.wanted.name: one for part in made for one in part})
+    return Rendered(folder / "store", {name: make_job(name, image) for name in PROMPTS})
 
 
 def make_job(name: str, image: Path) -> Job:
@@ -98,16 +98,20 @@ def work(store: Path, *overrides: str) -> Work:
     return Work(demo_settings(store), {profile.digest(): profile for profile in profiles})
 
 
-@pytest.mark.parametrize("name", PROMPTS)
+@pytest.mark.parametrize(
+    "name", ["english", *(pytest.param(name, marks=pytest.mark.demo_world) for name in PROMPTS if name != "english")]
+)
 def test_clip_shows_and_sounds_like_its_prompt(rendered: Rendered, name: str) -> None:
     verdict = rendered.verdict(name)
     assert verdict.wrong == (), verdict.as_json()
     assert verdict.has_all_five and ("sync" in verdict.passed) == (name in ("chinese", "refined"))
 
 
+@pytest.mark.demo_world
 def test_killed_clip_goes_on_from_its_snapshot_and_is_the_clip_of_an_unbroken_run(
     rendered: Rendered, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    unbroken = rendered.judged("english").clip
     store = rendered.copy(tmp_path / "store", *UNTIL_PREVIEW)
     clip, _ = rendered.jobs["english"]
     kill_while_denoising(clip, store)
@@ -116,12 +120,13 @@ def test_killed_clip_goes_on_from_its_snapshot_and_is_the_clip_of_an_unbroken_ru
         (again,) = make_and_judge([rendered.jobs["english"]], work(store))
     assert "from step" in caplog.text
     assert again.is_right, again
-    unbroken = rendered.judged["english"].clip
     assert again.clip is not None and unbroken is not None
     assert again.clip.read_bytes() == unbroken.read_bytes()
 
 
+@pytest.mark.demo_world
 def test_clip_delivered_anew_from_stored_latents_means_the_same(rendered: Rendered, tmp_path: Path) -> None:
+    assert rendered.judged("chinese").is_right
     store = rendered.copy(tmp_path / "store", *UNTIL_PREVIEW, "preview")
     smaller = work(store, "delivery.size=[512,256]", "delivery.crf=30")
     clip, wanted = rendered.jobs["chinese"]
@@ -132,10 +137,12 @@ def test_clip_delivered_anew_from_stored_latents_means_the_same(rendered: Render
     assert list((store / "artifacts" / "preview").rglob("manifest.json")) == previews
 
 
+@pytest.mark.demo_world
 @pytest.mark.ranks
 def test_clip_of_another_shard_and_layout_means_the_same(
     rendered: Rendered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert rendered.judged("image").is_right
     store = rendered.copy(tmp_path / "store", *UNTIL_PREVIEW)
     own_corner(tmp_path / "run", monkeypatch)
     for name, value in environment(store).items():

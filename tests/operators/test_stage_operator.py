@@ -21,6 +21,8 @@ from operators.plan import PlanOperator
 from operators.stages import PreviewOperator, RefineOperator
 from tests.operators.operator_helpers import Deployment, Task
 
+pytestmark = pytest.mark.processes
+
 
 class StubbedPreview(PreviewOperator):
     worker_module = "tests.operators.stub_operator_worker"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,5 @@ from magi2.artifacts.local import LocalStore
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    """A store that does not wait for the disk, which takes longer than everything else here."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
+def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")

@@ -1,0 +1,87 @@
+"""What the plugins of the tests promise: an order by tier, one line for missing programs, and what it all cost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+MARKED = """
+import pytest
+
+@pytest.mark.servers
+def test_served(): ...
+
+@pytest.mark.slow
+@pytest.mark.servers
+def test_both(): ...
+
+@pytest.mark.parametrize("marker", [
+    pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("slow", "ranks", "processes", "demo_world")
+])
+def test_marked(marker): ...
+
+def test_plain(): ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of these tests load no plugins that take longer than they do."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def test_fast_tests_come_first_and_servers_last(pytester: pytest.Pytester) -> None:
+    for folder in ("airflow", "browser", "faults"):
+        pytester.mkpydir(folder).joinpath("test_site.py").write_text(f"def test_{folder}(): ...")
+    pytester.makepyfile(test_zone=MARKED)
+    result = pytester.runpytest_inprocess("-p", "tests.tiers", "--collect-only", "-q")
+    names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]
+    slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world")]
+    assert names == ["plain", *slow, "airflow", "browser", "faults", "served", "both"]
+    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=9)
+
+
+PROGRAMS = """
+import pytest
+
+@pytest.mark.programs("redis-server", "wget")
+def test_one(): ...
+
+@pytest.mark.programs("redis-server")
+def test_other(): ...
+
+def test_plain(): ...
+"""
+
+
+def test_missing_programs_are_named_in_one_line(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    pytester.makepyfile(PROGRAMS)
+    result = pytester.runpytest_inprocess("-p", "tests.programs")
+    result.assert_outcomes(passed=1, skipped=2)
+    line = "2 tests were skipped; to run them: apt-get install redis-server wget"
+    assert [found for found in result.outlines if "apt-get" in found] == [line]
+    pytester.runpytest_inprocess("-p", "tests.programs", "--all-programs").assert_outcomes(passed=1, errors=2)
+
+
+COSTLY = """
+import subprocess, sys
+
+CODE = "import time\\nwhile time.process_time() < 0.4: pass"
+
+def test_costly():
+    subprocess.run([sys.executable, "-c", CODE], check=True)
+"""
+
+
+def test_what_a_child_cost_is_counted_for_its_test(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkdir("all") / "some"
+    folder.mkdir()
+    (folder / "test_costly.py").write_text(COSTLY)
+    result = pytester.runpytest_inprocess("-p", "tests.cpu_seconds", "--cpu-durations=1")
+    said = "\n".join(result.outlines)
+    for name in ("all/some/test_costly.py::test_costly", "some"):
+        found = re.search(rf"^ *([\d.]+)  {name}$", said, re.MULTILINE)
+        assert found and float(found[1]) >= 0.4
+    assert re.search(r"^CPU seconds: \d+$", said, re.MULTILINE)

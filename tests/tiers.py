@@ -1,0 +1,68 @@
+"""The tiers of the tests: what is fast comes first, and what must share a site runs on one worker.
+
+A test's tier follows from its markers, and those of most tests from their folder or their fixtures. A test with no
+marker of another tier gets `fast`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TIERS = {
+    "fast": (),
+    "slow": ("slow", "ranks", "processes", "demo_world"),
+    "servers": ("servers", "browser", "airflow", "deployment"),
+}
+"""Tiers in the order in which they run, and what marks their tests; the last that fits counts."""
+
+OF_FOLDERS = {
+    "airflow": (pytest.mark.airflow,),
+    "browser": (pytest.mark.browser, pytest.mark.programs("chromium", "chromedriver")),
+    "faults": (pytest.mark.airflow,),
+    "meaning": (pytest.mark.slow,),
+}
+OF_FIXTURES = {
+    "machine": pytest.mark.processes,
+    "preview_render": pytest.mark.slow,
+    "refined_render": pytest.mark.slow,
+    "rendered": pytest.mark.slow,
+    "s3_server": pytest.mark.servers,
+}
+
+SITES = ("browser", "stages")
+"""Folders whose files share an expensive fixture; elsewhere each file has its own."""
+
+
+def mark(item: pytest.Item) -> None:
+    """Add the markers of the test's folder and fixtures."""
+    for marker in OF_FOLDERS.get(item.path.parent.name, ()):
+        item.add_marker(marker)
+    for fixture in OF_FIXTURES.keys() & getattr(item, "fixturenames", ()):
+        item.add_marker(OF_FIXTURES[fixture])
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier of a marked test."""
+    marked = {marker.name for marker in item.iter_markers()}
+    return [tier for tier, markers in TIERS.items() if tier == "fast" or marked.intersection(markers)][-1]
+
+
+def group_of(path: Path, tier: str) -> str:
+    """What runs on one worker: the tests of a file in a tier, or those of a site."""
+    return f"{tier}-{path.parent.name if path.parent.name in SITES else path.stem}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark, sort by tier and group the tests, before some are chosen by marker."""
+    order = list(TIERS)
+    for item in items:
+        mark(item)
+    items.sort(key=lambda item: order.index(tier_of(item)))
+    for item in items:
+        tier = tier_of(item)
+        item.add_marker(pytest.mark.xdist_group(group_of(item.path, tier)))
+        if tier == "fast":
+            item.add_marker(pytest.mark.fast)
