@@ -16,7 +16,6 @@ from magi2.catalog import Action, BatchRecord, BatchState, Catalog, ClipState, o
 from magi2.catalog.engine import FILE_NAME
 from tools.local_airflow import LocalAirflow
 
-pytestmark = pytest.mark.airflow
 SCRIPT = Path(__file__).with_name("asked_runs.py")
 
 
@@ -38,7 +37,7 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Runs:
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path) -> Runs:
     folder = tmp_path_factory.mktemp("asked")
     environment = {
         "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
@@ -47,8 +46,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Run
         "MAGI2_PRICE_PER_ACCELERATOR_HOUR": "3600",
         "MAGI2_CURRENCY": "EUR",
     }
-    airflow = LocalAirflow(folder / "airflow", environment=environment)
-    airflow.airflow("db", "migrate")
+    airflow = LocalAirflow(folder / "airflow", environment=environment, template=airflow_template)
+    airflow.prepare()
     rows = {
         "paused": [("pause after encode", "tiny-preview"), ("and then too dear", "tiny")],
         "cancelled": [("cancel after enhance", "tiny-preview"), ("never begun", "tiny-preview")],
@@ -60,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Run
         lines = [json.dumps({"prompt": prompt, "profile": profile, "seed": 1}) for prompt, profile in prompts]
         Path(files[-1]).write_text("\n".join(lines))
     command = [sys.executable, str(SCRIPT), *files]
-    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=900)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output[-5000:]
     states = [json.loads(line.split(" ", 2)[2]) for line in done.stdout.splitlines() if line.startswith("state ")]

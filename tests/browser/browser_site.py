@@ -40,7 +40,7 @@ class BrowserSite:
         return open_catalog(catalog_url(self.settings))
 
     @classmethod
-    def at(cls, folder: Path, checkpoint: Path) -> BrowserSite:
+    def at(cls, folder: Path, checkpoint: Path, template: Path) -> BrowserSite:
         """A deployment in a folder; nothing of it runs yet."""
         settings = Settings(ckpt_root=checkpoint, store=str(folder / "store"), price_per_accelerator_hour=2.5)
         home = folder / "airflow"
@@ -55,7 +55,7 @@ class BrowserSite:
             "MAGI2_STORE": settings.store,
             "MAGI2_PRICE_PER_ACCELERATOR_HOUR": "2.5",
         }
-        return cls(LocalAirflow(home, environment=environment), settings)
+        return cls(LocalAirflow(home, environment=environment, template=template), settings)
 
     def fill(self, folder: Path) -> None:
         """Render the night's batch, and enter two running ones and a large one that only the catalog knows."""
@@ -74,7 +74,7 @@ class BrowserSite:
 
     def start(self) -> None:
         """Bring the server up, with our DAGs and two runs; no scheduler, so that runs are only ever queued."""
-        self.airflow.airflow("db", "migrate")
+        self.airflow.prepare()
         self.airflow.airflow("dags", "reserialize")
         self.airflow.start("api-server")
         self.airflow.wait_for(self._is_up, 240, "the API server")

@@ -22,10 +22,10 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture(scope="session")
 def site(
-    chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
+    chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path
 ) -> Iterator[BrowserSite]:
     folder = tmp_path_factory.mktemp("browser")
-    site = BrowserSite.at(folder, tiny_checkpoint)
+    site = BrowserSite.at(folder, tiny_checkpoint, airflow_template)
     try:
         with ThreadPoolExecutor(1) as helper:
             filled = helper.submit(site.fill, folder)

@@ -30,12 +30,14 @@ IMPATIENT = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, input_roots: str) -> Iterator[Site]:
+def site(
+    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, input_roots: str, airflow_template: Path
+) -> Iterator[Site]:
     """On SQLite, with a store on disk: the defaults."""
     folder = tmp_path_factory.mktemp("faults")
     places = {"MAGI2_CKPT_ROOT": str(tiny_checkpoint), "MAGI2_STORE": str(folder / "store")}
     environment = {**IMPATIENT, **places, "MAGI2_INPUT_ROOTS": input_roots}
-    with LocalAirflow(folder / "airflow", environment=environment) as airflow:
+    with LocalAirflow(folder / "airflow", environment=environment, template=airflow_template) as airflow:
         airflow.unpause(DAG_ID)
         yield Site(airflow)
 
