@@ -31,14 +31,14 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
-def test_fast_tests_come_first_and_servers_last(pytester: pytest.Pytester) -> None:
+def test_fast_tests_come_first_and_airflow_and_servers_last(pytester: pytest.Pytester) -> None:
     for folder in ("airflow", "browser", "faults"):
         pytester.mkpydir(folder).joinpath("test_site.py").write_text(f"def test_{folder}(): ...")
     pytester.makepyfile(test_zone=MARKED)
     result = pytester.runpytest_inprocess("-p", "tests.tiers", "--collect-only", "-q")
     names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]
     slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world")]
-    assert names == ["plain", *slow, "airflow", "browser", "faults", "served", "both"]
+    assert names == ["plain", *slow, "airflow", "faults", "browser", "served", "both"]
     pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=9)
 
 

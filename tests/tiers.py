@@ -13,9 +13,13 @@ import pytest
 TIERS = {
     "fast": (),
     "slow": ("slow", "ranks", "processes", "demo_world"),
-    "servers": ("servers", "browser", "airflow", "deployment"),
+    "airflow": ("airflow",),
+    "servers": ("servers", "browser", "deployment"),
 }
-"""Tiers in the order in which they run, and what marks their tests; the last that fits counts."""
+"""Tiers in the order in which they run, and what marks their tests; the last that fits counts.
+
+The files of `airflow` take minutes each, those of `servers` fill the other worker until all are done.
+"""
 
 OF_FOLDERS = {
     "airflow": (pytest.mark.airflow,),

@@ -26,8 +26,6 @@ from tests.faults.fault_site import (
 from tools.demo import find_report
 from tools.demo_clips import export_clips
 
-pytestmark = pytest.mark.servers
-
 EXAMPLES = Task(Path(__file__).parents[2] / "examples" / "tiny.jsonl", "tiny", ())
 
 
