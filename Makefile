@@ -4,7 +4,7 @@
 #
 # Tests, with what each tier may take on two idle cores; the last line of a run says what it took.
 #
-# make test-fast         180 CPU-s   2 min   in this process: no servers, no process groups, no Airflow
+# make test-fast         180 CPU-s   3 min   in one process: no servers, no process groups, no Airflow
 # make test              700 CPU-s  10 min   all that proves the product on one machine: fast things first, Airflow last
 # make test-servers                  3 min   every service of docker-compose.yml as plain processes; needs redis-server
 # make test-faults                  90 min   every victim killed in every stage
@@ -40,7 +40,7 @@ test: setup
 	$(PYTEST) $(SHARED) -m 'not faults and not demo_world and not deployment'
 
 test-fast: setup
-	$(PYTEST) $(SHARED) -m fast
+	$(PYTEST) -m fast
 
 test-servers: setup
 	$(PYTEST) -m deployment --all-programs

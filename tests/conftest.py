@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # xdist sets it for its workers, and a console that is made then ignores what tests set
 
 import pytest
 import setuptools  # noqa: F401  torch's compiler refuses to load it after somebody has imported Python's distutils

@@ -33,7 +33,7 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fast_tests_come_first_and_airflow_and_servers_last(pytester: pytest.Pytester) -> None:
     for folder in ("airflow", "browser", "faults"):
-        pytester.mkpydir(folder).joinpath("test_site.py").write_text(f"def test_{folder}(): ...")
+        pytester.mkdir(folder).joinpath(f"test_{folder}_site.py").write_text(f"def test_{folder}(): ...")
     pytester.makepyfile(test_zone=MARKED)
     result = pytester.runpytest_inprocess("-p", "tests.tiers", "--collect-only", "-q")
     names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]

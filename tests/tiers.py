@@ -25,13 +25,10 @@ OF_FOLDERS = {
     "airflow": (pytest.mark.airflow,),
     "browser": (pytest.mark.browser, pytest.mark.programs("chromium", "chromedriver")),
     "faults": (pytest.mark.airflow,),
-    "meaning": (pytest.mark.slow,),
+    **dict.fromkeys(("dags", "demo_world", "meaning", "media", "stages"), (pytest.mark.slow,)),
 }
 OF_FIXTURES = {
     "machine": pytest.mark.processes,
-    "preview_render": pytest.mark.slow,
-    "refined_render": pytest.mark.slow,
-    "rendered": pytest.mark.slow,
     "s3_server": pytest.mark.servers,
 }
 

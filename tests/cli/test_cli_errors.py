@@ -149,6 +149,7 @@ def test_an_operating_systems_error_is_one_line_too(magi2: Magi2, folder: Path) 
     assert said.code == 3 and said.error_lines[0].startswith("error: ") and len(said.error_lines) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "variables", "code", "message"),
     [
