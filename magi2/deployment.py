@@ -7,6 +7,7 @@ import logging
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import Catalog, catalog_url, open_catalog
+from magi2.catalog.engine import is_made
 from magi2.catalog.identity import find_mismatch, require_match
 from magi2.config.settings import Settings
 from magi2.errors import IdentityError, Magi2Error
@@ -37,12 +38,16 @@ def open_matching(settings: Settings, *, dry_run: bool = False) -> tuple[Artifac
 def open_store_to_render(settings: Settings, *, dry_run: bool = False) -> ArtifactStore:
     """The store, known to be the catalog's: for whoever adds to it.
 
-    A catalog that cannot be opened keeps nobody from rendering, and a log line says that it was not asked.
+    A catalog that cannot be opened keeps nobody from rendering, and a log line says that it was not asked. A dry run
+    makes nothing, as with `open_matching`.
     Raises: IdentityError when the store is not the catalog's, InfrastructureError when it does not answer.
     """
     store = open_store(settings.store, lock=run_locks(settings))
     try:
-        catalog = open_catalog(catalog_url(settings))
+        url = catalog_url(settings)
+        if dry_run and not is_made(url):
+            return store  # a catalog that is not there knows of no other store
+        catalog = open_catalog(url)
     except Magi2Error as error:
         logger.warning("store %s is used without asking whether it is the catalog's: %s", store.url, error)
         return store

@@ -51,6 +51,11 @@ def catalog_url(settings: Settings) -> URL:
     return URL.create("sqlite", database=str(store.root / FILE_NAME))
 
 
+def is_made(url: URL) -> bool:
+    """Whether opening the catalog would make nothing: it lies on a server, or its file is there."""
+    return url.get_backend_name() != "sqlite" or Path(url.database or "").is_file()
+
+
 def parse_url(text: str | URL) -> URL:
     """The address as a URL. Raises ConfigError, which never repeats the text, since it may hold a password."""
     try:

@@ -116,7 +116,7 @@ def test_clearing_one_shard_runs_only_that_shard_and_computes_nothing(finished: 
 
 
 def test_run_fails_when_more_clips_fail_than_the_batch_allows_and_still_reports(site: Site, finished: Run) -> None:
-    run = site.run(site.folder / "night.jsonl", failure_limit=1)
+    run = site.run(site.folder / "batches" / "night.jsonl", failure_limit=1)
     assert run.state == "failed"
     report = run.report
     assert (report["clips_failed"], report["clips_skipped"], report["stages_computed"]) == (2, 2, 0)
@@ -126,7 +126,7 @@ def test_run_fails_when_more_clips_fail_than_the_batch_allows_and_still_reports(
 
 
 def test_wrong_batch_file_fails_at_once_without_a_retry(site: Site) -> None:
-    run = site.run(site.folder / "absent.jsonl")
+    run = site.run(site.folder / "batches" / "absent.jsonl")
     assert run.state == "failed"
     assert [(run.task(task)["state"], run.task(task)["try_number"]) for task in ("plan", "report")] == [
         ("failed", 1)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from magi2.artifacts import LocalStore
 from magi2.config.load import load_profile
@@ -75,7 +76,7 @@ class Bench:
     def _prepare(self, profile: object, settings: Settings, clips: object, **rest: object) -> object:
         assert settings.store == self.store.url
         self.prepared += 1
-        self.context = SimpleNamespace()
+        self.context = SimpleNamespace(device=torch.device("cpu"))
         return self.context
 
     def _run_stage(self, context: object, stage: StageName, clips: list[Clip]) -> list[StageResult]:

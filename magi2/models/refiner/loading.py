@@ -56,7 +56,7 @@ def load_refiner(
         model = RefinerModel(config, compute_dtype=compute_dtype)
     load_module(model, SafetensorsFolder(folder), device=device)
     model.eval()
-    if model.device.type != "cpu":
+    if model.device.type not in ("cpu", "meta"):  # on meta, names and shapes are checked and nothing computes
         # Here: a CPU machine need not have Triton.
         from magi2.models.refiner.fast_ops import use_fast_ops
 
