@@ -60,7 +60,11 @@ def main() -> int:
     batch = arguments.batch.absolute()
     environment = deployment(out, arguments.checkpoint.absolute(), batch.resolve().parent)
     airflow = LocalAirflow(
-        out / "airflow", environment=environment, port=UI_PORT if arguments.ui and is_free(UI_PORT) else None
+        out / "airflow",
+        environment=environment,
+        port=UI_PORT if arguments.ui and is_free(UI_PORT) else None,
+        # Of a demonstration that was interrupted; this one goes on from its store.
+        left_runs=lambda run: run["dag_id"] == DAG_ID and (run["conf"] or {}).get("batch") == str(batch),
     )
     demonstration = Demonstration(
         airflow, Settings.from_environment(environment), batch, arguments.profile, out / "clips"
@@ -146,7 +150,6 @@ class Demonstration:
         """Run the batch and tell of its progress; the run's final state."""
         say(f"Airflow's page while this runs: {self.airflow.url} (make ui keeps it up)")
         self.airflow.unpause(DAG_ID)
-        self.airflow.end_runs(DAG_ID)  # of a demonstration that was interrupted: this one goes on from its store
         conf = {"batch": str(self.batch), "profile": self.profile, "on_bad_rows": "skip", "failure_limit": 1}
         self.run_id = self.airflow.trigger(DAG_ID, conf)
         say(f"run {self.run_id} of {self.batch}")

@@ -40,7 +40,8 @@ class LocalAirflow:
     Whoever can reach the port is an administrator, so it is bound to this machine alone. `environment` is added to
     what the components and so the tasks see; of this process's own, variables of Airflow and of this project are left
     out. `template` is a SQLite file to begin with: the database of another Airflow's `prepare`, which takes longer than
-    a copy.
+    a copy. `left_runs` chooses, among the runs that an earlier instance left unfinished, those that are set failed
+    before the scheduler goes on with them.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class LocalAirflow:
         port: int | None = None,
         database: str | None = None,
         template: Path | None = None,
+        left_runs: Callable[[Mapping[str, Any]], bool] | None = None,
         parallelism: int = 3,
     ) -> None:
         self.home = home.absolute()
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._template = template
+        self._left_runs = left_runs
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "MAGI2_"))},
             "AIRFLOW_HOME": str(self.home),
@@ -88,6 +91,8 @@ class LocalAirflow:
             undo.callback(self.stop)
             self.prepare()
             for component in COMPONENTS:
+                if component == "scheduler" and self._left_runs:
+                    self._end_runs(self._left_runs)
                 self.start(component)
             self.wait_until_healthy()
             undo.pop_all()
@@ -199,11 +204,21 @@ class LocalAirflow:
 
         self.wait_for(is_parsed, timeout_s, f"{dag_id} to be parsed")
 
-    def end_runs(self, dag_id: str) -> None:
-        """Let every run that has not ended fail: nobody works on those that an earlier instance left."""
-        unfinished = self.request("GET", f"/api/v2/dags/{dag_id}/dagRuns?state=queued&state=running")
-        for run in unfinished["dag_runs"]:
-            self.request("PATCH", self.run_path(dag_id, run["dag_run_id"]), {"state": "failed"})
+    def _end_runs(self, chosen: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Set unfinished runs failed. Before the scheduler starts their tasks again: on SQLite the two writers would
+        keep each other waiting for `SQLITE_WAIT_S`."""
+        self.wait_for(self._answers, START_S, "the API server to answer")
+        unfinished = self.request("GET", "/api/v2/dags/~/dagRuns?state=queued&state=running")
+        for run in filter(chosen, unfinished["dag_runs"]):
+            self.request("PATCH", self.run_path(run["dag_id"], run["dag_run_id"]), {"state": "failed"})
+
+    def _answers(self) -> bool:
+        self.require_alive()
+        try:
+            self.request("GET", "/api/v2/monitor/health")
+        except OSError:
+            return False
+        return True
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Start a run; its id."""
