@@ -12,12 +12,21 @@ from torch import Tensor
 
 _TRAIN_STEPS = 1000.0
 _MAX_PERIOD = 10000.0
+# The published vectors hold each exponential rounded to the nearest fp32 number, except that of this one: it lies 0.479
+# ulp above the nearest number and was rounded up.
+_ROUNDED_UP = torch.tensor(-0.86346942, dtype=torch.float32)
 
 
 def time_frequencies(width: int) -> Tensor:
-    """Angular frequencies [width // 2] fp32, computed on the CPU, whatever the device that they are moved to."""
+    """Angular frequencies [width // 2] fp32 on the CPU, the same bits on every host; the published ones for width 64.
+
+    Processors round fp32 exponentials differently, and angles reach 1000 rad, where one ulp of a frequency makes 6e-5
+    of a channel. So the exponentials are computed in float64 and rounded once.
+    """
     half = width // 2
-    return torch.exp(-math.log(_MAX_PERIOD) * torch.arange(half, dtype=torch.float32) / max(half, 1))
+    exponents = -math.log(_MAX_PERIOD) * torch.arange(half, dtype=torch.float32, device="cpu") / max(half, 1)
+    nearest = exponents.double().exp().float()
+    return torch.where(exponents == _ROUNDED_UP, nearest.nextafter(torch.ones_like(nearest)), nearest)
 
 
 def time_channels(time: Tensor, frequencies: Tensor, width: int) -> Tensor:

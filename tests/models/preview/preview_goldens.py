@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "golden" / "preview"
 CHECKPOINT = FOLDER / "tiny_checkpoint"
 LATENT_SIZE = (3, 4, 6)
 AUDIO_LENGTH = 20
+TIME_TOLERANCE = 1e-5  # absolute, of time channels
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -49,15 +50,6 @@ def conditioning(case: str, device: torch.device | str = "cpu") -> Conditioning:
 
 def relative_l2(actual: Tensor, expected: Tensor) -> float:
     return float((actual.float() - expected.float()).norm() / expected.float().norm())
-
-
-def time_tolerance(device: torch.device) -> float:
-    """Absolute tolerance of time channels: the published one on the CPU.
-
-    The hosts of accelerators may round the exponential of a frequency otherwise (seen on an H200 machine), and an
-    angle of 1000 rad makes up to 6e-5 of its last bit.
-    """
-    return 1e-5 if device.type == "cpu" else 7e-5
 
 
 def assert_one_bf16_ulp(actual: Tensor, expected: Tensor) -> None:

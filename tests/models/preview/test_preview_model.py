@@ -23,10 +23,10 @@ from tests.models.preview.preview_goldens import (
     CHECKPOINT,
     DTYPES,
     LATENT_SIZE,
+    TIME_TOLERANCE,
     conditioning,
     load_golden,
     relative_l2,
-    time_tolerance,
 )
 from tests.models.preview.preview_goldens import tiny_config as make_tiny_config
 
@@ -91,7 +91,7 @@ def test_streams_after_every_layer_equal_the_published_trace(
         streams = model.embed(latent_rows(video), audio[0], timestep(417, device), layout)
         if dtype == "fp32":
             start = streams.flatten(1)[layout.to_packed][rows]
-            torch.testing.assert_close(start, stored["trace.block_in_fp32"], rtol=1e-5, atol=time_tolerance(device))
+            torch.testing.assert_close(start, stored["trace.block_in_fp32"], rtol=1e-5, atol=TIME_TOLERANCE)
         for index, layer in enumerate(model.block.layers):
             streams = layer(streams, layout)
             actual = streams.flatten(1)[layout.to_packed][rows]

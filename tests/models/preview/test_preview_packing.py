@@ -16,10 +16,10 @@ from magi2.models.preview.time_channels import normalised_time, time_channels, t
 from tests.models.preview.preview_goldens import (
     AUDIO_LENGTH,
     LATENT_SIZE,
+    TIME_TOLERANCE,
     conditioning,
     golden_json,
     load_golden,
-    time_tolerance,
 )
 
 ROPE_CASES = golden_json("rope_coords")["cases"]
@@ -149,7 +149,7 @@ def test_time_channels_equal_the_published_values(device: torch.device) -> None:
     assert torch.equal(time, stored["t_normalized"])
     for width, expected in ((64, stored["embedding"]), (1, stored["embedding_dim1"]), (7, stored["embedding_dim7"])):
         channels = time_channels(time[: len(expected)], time_frequencies(width).to(device), width)
-        torch.testing.assert_close(channels, expected, rtol=0, atol=time_tolerance(device))
+        torch.testing.assert_close(channels, expected, rtol=0, atol=TIME_TOLERANCE)
     assert time_channels(time, time_frequencies(0).to(device), 0).shape == (len(time), 0)
 
 
@@ -162,7 +162,7 @@ def test_time_overwrites_the_first_channels_of_every_token(
     rows = latent_rows(stored["latent"]), stored["audio_latent"][0]
     streams = model.embed(*rows, stored["timestep"][0], layout).flatten(1)[layout.to_packed]
     expected = torch.cat([stored["time_tokens"], stored["padded.tail_time_tokens"]])
-    torch.testing.assert_close(streams[:, :64], expected, rtol=0, atol=time_tolerance(device))
+    torch.testing.assert_close(streams[:, :64], expected, rtol=0, atol=TIME_TOLERANCE)
 
 
 @pytest.mark.parametrize(("case", "golden_name"), [("t2v", "packing_t2v"), ("i2v", "packing_i2v")])
