@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from magi2.parallel.layout import ParallelLayout
+from tests.rank_launch import SUMMATION_ERROR
 
 REPOSITORY = Path(__file__).parents[2]
 WORLDS = (2, 4, 8)
@@ -21,7 +22,6 @@ LAYOUTS = {
     8: ("sp8.ep8", "sp8.ep4", "sp4.cfg2.ep4", "sp4.cfg2.ep8"),
 }
 CASES = [(world, f"{name} {dtype}") for world, names in LAYOUTS.items() for name in names for dtype in ("fp32", "bf16")]
-
 pytestmark = pytest.mark.ranks
 
 
@@ -51,7 +51,7 @@ def test_every_layout_was_run(found: dict[int, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.parametrize(("world", "case"), CASES)
 def test_velocities_equal_those_of_one_rank(world: int, case: str, found: dict[int, list[dict[str, Any]]]) -> None:
-    limit = 1e-6 if case.endswith("fp32") else 1e-2
+    limit = SUMMATION_ERROR if case.endswith("fp32") else 1e-2
     for rank in models(found, world, case):
         assert max(rank["errors"]) <= limit
 
