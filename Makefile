@@ -18,7 +18,7 @@ WEB_STAMP := node_modules/.installed
 WORKERS ?= 2
 # Every stage and rank is a process of its own: what they import is compiled once.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-SHARED = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu lint lint-python lint-types lint-web hooks bench
 .PHONY: clean

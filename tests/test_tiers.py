@@ -85,3 +85,26 @@ def test_what_a_child_cost_is_counted_for_its_test(pytester: pytest.Pytester) ->
         found = re.search(rf"^ *([\d.]+)  {name}$", said, re.MULTILINE)
         assert found and float(found[1]) >= 0.4
     assert re.search(r"^CPU seconds: \d+$", said, re.MULTILINE)
+
+
+SHARED = """
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_all_here(number, worker_id):
+    with open("{place}.workers", "a") as file:
+        file.write(worker_id + "\\n")
+"""
+
+
+def test_a_file_or_a_site_has_one_worker(pytester: pytest.Pytester) -> None:
+    site = pytester.mkdir("browser")
+    for number in range(2):
+        site.joinpath(f"test_site_{number}.py").write_text(SHARED.format(place="browser"))
+    pytester.makepyfile(**{f"test_{place}": SHARED.format(place=place) for place in ("one", "two", "three")})
+    plugins = ("-p", "xdist", "-p", "tests.tiers", "-p", "tests.workers")
+    pytester.runpytest_inprocess(*plugins, "--numprocesses=2").assert_outcomes(passed=5 * 6)
+    workers = {path.stem: path.read_text().split() for path in pytester.path.glob("*.workers")}
+    assert {place: len(names) for place, names in workers.items()} == {"browser": 12, "one": 6, "two": 6, "three": 6}
+    assert all(len(set(names)) == 1 for names in workers.values()), workers
+    assert len({name for names in workers.values() for name in names}) == 2

@@ -1,12 +1,10 @@
-"""The tiers of the tests: what is fast comes first, and what must share a site runs on one worker.
+"""The tiers of the tests: what is fast comes first.
 
 A test's tier follows from its markers, and those of most tests from their folder or their fixtures. A test with no
 marker of another tier gets `fast`.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -32,9 +30,6 @@ OF_FIXTURES = {
     "s3_server": pytest.mark.servers,
 }
 
-SITES = ("browser", "stages")
-"""Folders whose files share an expensive fixture; elsewhere each file has its own."""
-
 
 def mark(item: pytest.Item) -> None:
     """Add the markers of the test's folder and fixtures."""
@@ -50,20 +45,13 @@ def tier_of(item: pytest.Item) -> str:
     return [tier for tier, markers in TIERS.items() if tier == "fast" or marked.intersection(markers)][-1]
 
 
-def group_of(path: Path, tier: str) -> str:
-    """What runs on one worker: the tests of a file in a tier, or those of a site."""
-    return f"{tier}-{path.parent.name if path.parent.name in SITES else path.stem}"
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark, sort by tier and group the tests, before some are chosen by marker."""
+    """Mark the tests and sort them by tier, before some are chosen by marker."""
     order = list(TIERS)
     for item in items:
         mark(item)
     items.sort(key=lambda item: order.index(tier_of(item)))
     for item in items:
-        tier = tier_of(item)
-        item.add_marker(pytest.mark.xdist_group(group_of(item.path, tier)))
-        if tier == "fast":
+        if tier_of(item) == "fast":
             item.add_marker(pytest.mark.fast)

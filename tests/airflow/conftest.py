@@ -1,4 +1,4 @@
-"""One Airflow for all tests of this folder: plain processes on SQLite, with a real tiny checkpoint."""
+"""An Airflow for all tests of a file: plain processes on SQLite, with a real tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.airflow.airflow_site import Site
 from tools.local_airflow import LocalAirflow
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     (folder / "inbox").mkdir()

@@ -13,14 +13,14 @@ from tests.browser.browser_page import Page, open_chromium
 from tests.browser.browser_site import BrowserSite
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[webdriver.Chrome]:
     chromium = open_chromium()
     yield chromium
     chromium.quit()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(
     chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path
 ) -> Iterator[BrowserSite]:

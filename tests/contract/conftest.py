@@ -9,7 +9,7 @@ import pytest
 from tests.real_servers import S3Server, seaweedfs
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server
