@@ -50,7 +50,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(scope="module")
 def server_site(
-    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, servers: Servers, input_roots: str
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_checkpoint: Path,
+    servers: Servers,
+    small_configs: Path,
+    input_roots: str,
 ) -> Iterator[Site]:
     """On PostgreSQL, with a store on S3 and the catalog on PostgreSQL as well."""
     for database in ("airflow", "magi2"):
@@ -59,7 +63,7 @@ def server_site(
     environment = {**IMPATIENT, **servers.environment, "MAGI2_CKPT_ROOT": str(tiny_checkpoint)}
     environment["MAGI2_INPUT_ROOTS"] = input_roots
     folder = tmp_path_factory.mktemp("server-faults")
-    environment["MAGI2_CONFIGS"] = str(small_configs(folder / "configs"))
+    environment["MAGI2_CONFIGS"] = str(small_configs)
     with (
         pytest.MonkeyPatch.context() as patch,
         LocalAirflow(folder / "airflow", environment=environment, database=servers.url("airflow")) as airflow,
@@ -70,8 +74,10 @@ def server_site(
         yield Site(airflow)
 
 
-def small_configs(folder: Path) -> Path:
+@pytest.fixture(scope="session")
+def small_configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published profiles, of which the tiny ones are smaller still."""
+    folder = tmp_path_factory.mktemp("small") / "configs"
     shutil.copytree(Settings().configs, folder)
     tiny = folder / "profiles" / "tiny.yaml"
     smaller = {"preview": {"width": 64, "height": 32, "steps": 2}, "refiner": {"width": 80, "height": 32, "steps": 1}}
@@ -93,7 +99,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Task:
 @pytest.fixture(scope="session")
 def calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, small: Task) -> Calm:
     """What an undisturbed run of `small` makes."""
-    return small.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("calm"))
+    store = tmp_path_factory.mktemp("calm")
+    return small.render_calmly(Settings(ckpt_root=tiny_checkpoint, store=str(store)))
 
 
 @pytest.fixture(scope="session")
@@ -104,4 +111,5 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> Task:
 @pytest.fixture(scope="session")
 def refined_calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, refined: Task) -> Calm:
     """What an undisturbed run of `refined` makes."""
-    return refined.render_calmly(tiny_checkpoint, tmp_path_factory.mktemp("refined-calm"))
+    store = tmp_path_factory.mktemp("refined-calm")
+    return refined.render_calmly(Settings(ckpt_root=tiny_checkpoint, store=str(store)))

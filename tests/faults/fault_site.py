@@ -11,9 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
@@ -21,7 +20,7 @@ from magi2.catalog import Catalog, ClipState, RunState, catalog_url, open_catalo
 from magi2.catalog.verify import verify
 from magi2.config.settings import Settings
 from magi2.intake import plan_location
-from magi2.plan import BatchOptions
+from magi2.plan import BatchOptions, BatchPlan
 from magi2.report import Report, build_report
 from magi2.runtime.results import read_results
 from magi2.stages.prepare import prepare
@@ -67,11 +66,12 @@ def any_fault(victim: str, rng: random.Random, stages: Sequence[StageName]) -> F
 
 @dataclass(frozen=True)
 class Task:
-    """A batch: its file, profile and overrides."""
+    """A batch: its file, profile, overrides and options."""
 
     file: Path
     profile: str
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    options: BatchOptions = field(default_factory=BatchOptions)
 
     @classmethod
     def write(cls, folder: Path, *, refined: bool) -> Task:
@@ -81,9 +81,8 @@ class Task:
         file.write_text("\n".join(map(json.dumps, rows)))
         return cls(file, "tiny", SMALL_REFINED) if refined else cls(file, "tiny-preview", SMALL)
 
-    def render_calmly(self, checkpoint: Path, folder: Path) -> Calm:
+    def render_calmly(self, settings: Settings) -> Calm:
         """A run that nobody disturbs, in this process."""
-        settings = Settings(ckpt_root=checkpoint, store=str(folder))
         store = open_store(settings.store)
         plan = plan_location(
             str(self.file),
@@ -91,19 +90,20 @@ class Task:
             store=store,
             profile=self.profile,
             overrides=self.overrides,
-            options=BatchOptions(),
+            options=self.options,
         )
-        (shard,) = plan.shards
-        outcomes = render(prepare(shard.profile, settings, shard.clips), shard.clips)
-        assert not any(outcome.failure for outcome in outcomes)
-        return Calm(folder, digests(store))
+        for shard in plan.shards:
+            outcomes = render(prepare(shard.profile, settings, shard.clips), shard.clips)
+            assert not any(outcome.failure for outcome in outcomes)
+        return Calm(Path(settings.store), plan, digests(store))
 
 
 @dataclass(frozen=True)
 class Calm:
-    """What an undisturbed run left."""
+    """What an undisturbed run planned and left."""
 
     store: Path
+    plan: BatchPlan
     digests: Digests
 
     def copy_until(self, stage: StageName, store: Path) -> None:
@@ -135,9 +135,10 @@ class Site:
     def catalog(self) -> Catalog:
         return open_catalog(catalog_url(self.settings))
 
-    def start(self, task: Task, **conf: Any) -> str:
+    def start(self, task: Task) -> str:
         """A run of the batch; its id."""
-        values = {"batch": str(task.file), "profile": task.profile, "overrides": list(task.overrides), **conf}
+        options = {"on_bad_rows": task.options.on_bad_rows, "failure_limit": task.options.failure_limit}
+        values = {"batch": str(task.file), "profile": task.profile, "overrides": list(task.overrides), **options}
         return self.airflow.trigger(DAG_ID, values)
 
     def wait(self, run_id: str) -> str:
@@ -264,16 +265,17 @@ def suffer(site: Site, task: Task, calm: Calm, fault: Fault) -> None:
         assert site.wait(run_id) == "success"
         if fault.victim != "scheduler":
             assert site.attempts(run_id, fault.stage) > 1
-        check_as_if_nothing_happened(site, run_id, calm.digests, finished)
+        check_as_if_nothing_happened(site, run_id, calm, finished)
 
 
-def check_as_if_nothing_happened(site: Site, run_id: str, calm: Digests, finished: set[str]) -> None:
+def check_as_if_nothing_happened(site: Site, run_id: str, calm: Calm, finished: set[str]) -> None:
     """Equal to a calm run, nothing half there, nothing finished computed again, nobody left behind."""
     report, batch_id, store = site.report(run_id), site.batch_id(run_id), site.store
-    assert (len(report.done), len(report.failed), len(report.flagged)) == (2, 0, 0)
+    counts = len(report.done), len(report.failed), len(report.flagged)
+    assert counts == (calm.plan.clips, len(calm.plan.refused), 0)
     check_nobody_is_left(site)
     stored = digests(store)
-    assert {name: stored.get(name) for name in calm} == calm
+    assert {name: stored.get(name) for name in calm.digests} == calm.digests
     check_whole(site)
     catalog = site.catalog
     for clip in report.done:
@@ -286,9 +288,10 @@ def check_as_if_nothing_happened(site: Site, run_id: str, calm: Digests, finishe
         again = [run for run in runs if run.artifact_key in finished and run.attempt > 1]
         assert {run.state for run in again} <= {RunState.REUSED}
     for stage in STAGES:
-        rows = read_results(store, batch_id, 0, stage)
+        rows = [row for shard in range(len(calm.plan.shards)) for row in read_results(store, batch_id, shard, stage)]
         assert {row["state"] for row in rows} <= {"made", "reused"}
-        assert {f"{stage.value}/{row['key']}" for row in rows} == {key for key in calm if key.startswith(stage.value)}
+        had = {f"{stage.value}/{row['key']}" for row in rows}
+        assert had == {name for name in calm.digests if name.startswith(f"{stage.value}/")}
 
 
 def check_nobody_is_left(site: Site) -> None:
