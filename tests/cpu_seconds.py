@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Generator
 from pathlib import PurePosixPath
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ class CpuSeconds:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._tests[report.nodeid] += dict(report.user_properties)["cpu_seconds"]
+        spent: Any = dict(report.user_properties)["cpu_seconds"]
+        self._tests[report.nodeid] += spent
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
