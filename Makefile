@@ -2,14 +2,14 @@
 # make ui     the Airflow page over what the demo made
 # make lint   the linters of Python, JavaScript and CSS; make hooks runs them before every commit
 #
-# Tests, with what each tier may take on two idle cores; the last line of a run says what it took.
+# Tests, with what each tier took on two cores; the last line of a run says what it took.
 #
-# make test-fast         180 CPU-s   3 min   in one process: no servers, no process groups, no Airflow
-# make test              700 CPU-s  10 min   all that proves the product on one machine: fast things first, Airflow last
-# make test-servers                  3 min   every service of docker-compose.yml as plain processes; needs redis-server
-# make test-faults                  90 min   every victim killed in every stage
-# make test-demo-world              15 min   the demo's world: every trainer, every kind of prompt
-# make test-gpu                              what needs an accelerator
+# make test-fast          153 CPU-s   3 min   in this process: no servers, no process groups, no Airflow
+# make test             1,500 CPU-s  16 min   all that proves the product on one machine: fast things first, Airflow last
+# make test-servers       120 CPU-s   2 min   every service of docker-compose.yml as plain processes; needs redis-server
+# make test-faults                            every victim killed in every stage: an hour and more
+# make test-demo-world                        the demo's world: every trainer, every kind of prompt
+# make test-gpu                               what needs an accelerator
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin

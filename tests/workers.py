@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -41,5 +42,5 @@ class Neighbours(LoadScopeScheduling):  # type: ignore[misc]  # which has no typ
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> Neighbours:
-    return Neighbours(config)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Neighbours:
+    return Neighbours(config, log)  # without a log of its own it would write one to the terminal
