@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,8 @@ from magi2.runtime.process import ProcessGroup
 REPOSITORY = Path(__file__).resolve().parents[1]
 POOLS = REPOSITORY / "configs" / "deploy" / "pools.json"
 COMPONENTS = ("api-server", "scheduler", "dag-processor")
+PARTS = ("metadatabase", "scheduler", "dag_processor")
+"""Of what Airflow tells the health."""
 FINISHED = ("success", "failed")
 START_S = 900.0
 """How long one thing may take to be there at the start: minutes on a busy machine, seconds on an idle one."""
@@ -152,8 +154,11 @@ class LocalAirflow:
             if group.poll() is not None:
                 raise RuntimeError(f"{component} ended:\n{self.log_path(component).read_text()[-3000:]}")
 
-    def wait_until_healthy(self, timeout_s: float = START_S) -> None:
-        """Wait for all components. Raises RuntimeError with the end of a log if one ends or takes too long."""
+    def wait_until_healthy(self, parts: Sequence[str] = PARTS, timeout_s: float = START_S) -> None:
+        """Wait until Airflow calls its `parts` healthy.
+
+        Raises: RuntimeError with the end of a log if a component ends first, or when it takes too long.
+        """
 
         def is_healthy() -> bool:
             self.require_alive()
@@ -161,9 +166,9 @@ class LocalAirflow:
                 health = self.request("GET", "/api/v2/monitor/health")
             except OSError:
                 return False
-            return all(health[name]["status"] == "healthy" for name in ("metadatabase", "scheduler", "dag_processor"))
+            return all(health[name]["status"] == "healthy" for name in parts)
 
-        self.wait_for(is_healthy, timeout_s, "Airflow's components to be healthy")
+        self.wait_for(is_healthy, timeout_s, f"Airflow's {', '.join(parts)} to be healthy")
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float, what: str) -> None:
         """Wait until the condition holds. Raises RuntimeError naming `what` when it does not within the time."""
@@ -205,20 +210,14 @@ class LocalAirflow:
         self.wait_for(is_parsed, timeout_s, f"{dag_id} to be parsed")
 
     def _end_runs(self, chosen: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Set unfinished runs failed. Before the scheduler starts their tasks again: on SQLite the two writers would
-        keep each other waiting for `SQLITE_WAIT_S`."""
-        self.wait_for(self._answers, START_S, "the API server to answer")
+        """Set unfinished runs failed.
+
+        Before the scheduler starts their tasks again: on SQLite both would keep each other waiting for `SQLITE_WAIT_S`.
+        """
+        self.wait_until_healthy(["metadatabase"])
         unfinished = self.request("GET", "/api/v2/dags/~/dagRuns?state=queued&state=running")
         for run in filter(chosen, unfinished["dag_runs"]):
             self.request("PATCH", self.run_path(run["dag_id"], run["dag_run_id"]), {"state": "failed"})
-
-    def _answers(self) -> bool:
-        self.require_alive()
-        try:
-            self.request("GET", "/api/v2/monitor/health")
-        except OSError:
-            return False
-        return True
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Start a run; its id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -60,7 +60,7 @@ class Unstarted(LocalAirflow):
     def start(self, component: str) -> None:
         self.said.append(component)
 
-    def wait_until_healthy(self, timeout_s: float = 0.0) -> None: ...
+    def wait_until_healthy(self, parts: Sequence[str] = (), timeout_s: float = 0.0) -> None: ...
 
 
 def test_runs_that_were_left_are_failed_before_a_scheduler_goes_on_with_them(tmp_path: Path) -> None:
