@@ -57,6 +57,7 @@ def test_velocities_equal_the_published_ones(
     assert relative_l2(audio, stored[f"{case}.t417.{dtype}.audio"]) < limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "golden_name"), [(0, "layer_dense_mm"), (1, "layer_sparse")])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layer_equals_the_published_values(
