@@ -20,7 +20,14 @@ from tests.no_device_read import NoDeviceRead
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run in the interpreter; triton reads this when it is imported
 
-pytest_plugins = ["pytester", "tests.cpu_seconds", "tests.programs", "tests.tiers", "tests.workers"]
+pytest_plugins = [
+    "pytester",
+    "tests.cpu_seconds",
+    "tests.no_processes",
+    "tests.programs",
+    "tests.tiers",
+    "tests.workers",
+]
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -123,6 +123,7 @@ def test_a_new_file_is_written_durably_once(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"content"
 
 
+@pytest.mark.slow
 def test_importing_it_costs_no_torch() -> None:
     code = "import magi2.files, sys; sys.exit(bool({'torch', 'numpy', 'av'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

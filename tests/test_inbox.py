@@ -143,6 +143,7 @@ for claim in inbox.pending():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["claimed", "asked"])
 def test_scan_killed_between_claim_and_mark_neither_loses_nor_doubles_a_run(tmp_path: Path, moment: str) -> None:
     inbox, runs = tmp_path / "inbox", tmp_path / "runs"

@@ -67,6 +67,7 @@ def test_the_lock_names_no_registry_so_that_any_mirror_serves() -> None:
     assert not [name for name, package in locked.items() if "resolved" in package]
 
 
+@pytest.mark.slow
 def test_without_node_make_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     for name in ("Makefile", "package.json", "package-lock.json"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())

@@ -374,6 +374,7 @@ TORCH_FREE = (
 )
 
 
+@pytest.mark.slow
 def test_planning_imports_no_heavy_library() -> None:
     code = (
         f"import sys; import {TORCH_FREE};"

@@ -207,6 +207,7 @@ def test_activation_elsewhere_never_imports_torchada(bare: pytest.MonkeyPatch, p
     platform.activate(index=0)
 
 
+@pytest.mark.slow
 def test_musa_device_strings_are_native() -> None:
     code = (
         "import torch, types; torch.utils.rename_privateuse1_backend('musa');"
@@ -216,6 +217,7 @@ def test_musa_device_strings_are_native() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_import_and_activation_on_a_cpu_leave_torchada_alone() -> None:
     code = (
         "import sys; from magi2 import platform; platform.activate(platform.current('cpu'));"
@@ -224,6 +226,7 @@ def test_import_and_activation_on_a_cpu_leave_torchada_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_usual_mode_does_not_wait_for_torch_s_compiler() -> None:
     """Its import takes every process of a stage two seconds."""
     code = "import sys; from magi2.platform import set_deterministic; set_deterministic(False); print(*sys.modules)"

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.tiers import OF_FOLDERS
+
 MARKED = """
 import pytest
 
@@ -39,7 +41,53 @@ def test_fast_tests_come_first_and_airflow_and_servers_last(pytester: pytest.Pyt
     names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]
     slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world")]
     assert names == ["plain", *slow, "airflow", "faults", "browser", "served", "both"]
-    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=9)
+    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=6)
+
+
+def test_folders_without_fast_tests_are_not_imported_for_these(pytester: pytest.Pytester) -> None:
+    for folder in OF_FOLDERS:
+        pytester.mkdir(folder).joinpath(f"test_of_{folder}.py").write_text("raise ImportError('costly')")
+    pytester.makepyfile("def test_plain(): ...")
+    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("-p", "tests.tiers").assert_outcomes(errors=len(OF_FOLDERS))
+
+
+STARTING = """
+import multiprocessing, os, subprocess
+
+import pytest
+
+STARTS = {
+    "subprocess": lambda: subprocess.run(["true"]),
+    "spawn": lambda: multiprocessing.get_context("spawn").Process(target=print).start(),
+    "fork": lambda: os.fork() or os._exit(0),
+    "shell": lambda: os.system("true"),
+}
+
+@pytest.fixture
+def started():
+    subprocess.run(["true"])
+
+def test_fixture(started): ...
+
+@pytest.mark.parametrize("how", STARTS)
+def test_body(how):
+    try:
+        STARTS[how]()
+    except Exception:  # which swallows no refusal
+        pass
+
+@pytest.mark.slow
+def test_slow(started): ...
+"""
+
+
+@pytest.mark.slow
+def test_fast_test_that_starts_a_process_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(STARTING)
+    result = pytester.runpytest_inprocess("-p", "tests.tiers", "-p", "tests.no_processes")
+    result.assert_outcomes(passed=1, failed=4, errors=1)
+    result.stdout.fnmatch_lines(["*a fast test starts a process (os.fork): test in this process, or mark the test*"])
 
 
 PROGRAMS = """
@@ -75,6 +123,7 @@ def test_costly():
 """
 
 
+@pytest.mark.slow
 def test_what_a_child_cost_is_counted_for_its_test(pytester: pytest.Pytester) -> None:
     folder = pytester.mkdir("all") / "some"
     folder.mkdir()
@@ -97,6 +146,7 @@ def test_all_here(number, worker_id):
 """
 
 
+@pytest.mark.slow
 def test_a_file_or_a_site_has_one_worker(pytester: pytest.Pytester) -> None:
     site = pytester.mkdir("browser")
     for number in range(2):

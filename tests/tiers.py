@@ -6,6 +6,8 @@ marker of another tier gets `fast`.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 TIERS = {
@@ -23,7 +25,7 @@ OF_FOLDERS = {
     "airflow": (pytest.mark.airflow,),
     "browser": (pytest.mark.browser, pytest.mark.programs("chromium", "chromedriver")),
     "faults": (pytest.mark.airflow,),
-    **dict.fromkeys(("dags", "demo_world", "meaning", "media", "stages"), (pytest.mark.slow,)),
+    **dict.fromkeys(("dags", "demo_world", "meaning", "media", "operators", "renders", "stages"), (pytest.mark.slow,)),
 }
 OF_FIXTURES = {
     "machine": pytest.mark.processes,
@@ -43,6 +45,11 @@ def tier_of(item: pytest.Item) -> str:
     """The tier of a marked test."""
     marked = {marker.name for marker in item.iter_markers()}
     return [tier for tier, markers in TIERS.items() if tier == "fast" or marked.intersection(markers)][-1]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Folders without fast tests are not even read for these: what they import takes longer than some tests."""
+    return True if config.option.markexpr == "fast" and collection_path.name in OF_FOLDERS else None
 
 
 @pytest.hookimpl(tryfirst=True)

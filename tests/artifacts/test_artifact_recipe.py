@@ -45,6 +45,7 @@ def test_key_is_the_digest_of_the_canonical_text() -> None:
     assert made.key == hashlib.sha256(text.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_key_is_the_same_in_another_process() -> None:
     code = "from magi2.artifacts import Recipe; print(Recipe('mux', 1, {'b': 1.5, 'a': '夜'}, seed=3).key)"
     keys = {
@@ -149,6 +150,7 @@ def test_file_digest_is_the_digest_of_its_bytes(tmp_path: Any) -> None:
     assert sha256_file(path) == sha256_text("夜") == hashlib.sha256("夜".encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_package_is_imported_without_torch_and_pydantic() -> None:
     code = "import sys, magi2.artifacts; assert not {'torch', 'pydantic', 'sqlalchemy', 'airflow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=20)

@@ -116,6 +116,7 @@ def test_missing_file_is_refused(path: Path) -> None:
         read_specs(path)
 
 
+@pytest.mark.slow
 def test_header_is_read_without_torch(path: Path) -> None:
     save_tensors(path, {"x": torch.ones(2, dtype=torch.bfloat16)})
     code = (

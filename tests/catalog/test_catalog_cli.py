@@ -103,6 +103,7 @@ def test_show_tells_how_far_batches_are(store: LocalStore) -> None:
     assert values("catalog", "show")["batches"][0]["clips"]["done"] == 1
 
 
+@pytest.mark.slow
 def test_library_and_commands_import_without_torch_or_database(tmp_path: Path) -> None:
     import subprocess
     import sys

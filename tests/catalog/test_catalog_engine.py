@@ -141,6 +141,7 @@ def test_failed_transaction_leaves_nothing(catalog: Catalog) -> None:
     assert catalog.batches.get("night") is not None
 
 
+@pytest.mark.slow
 def test_forked_process_opens_its_own_connections(catalog: Catalog) -> None:
     catalog.batches.create(make_batch(), PROFILES)
     child = multiprocessing.get_context("fork").Process(

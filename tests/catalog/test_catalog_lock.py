@@ -18,6 +18,7 @@ from magi2.errors import InfrastructureError
 WRITERS = 8
 
 
+@pytest.mark.slow
 def test_eight_processes_are_let_in_one_at_a_time(empty_url: URL, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
@@ -42,6 +43,7 @@ def test_eight_processes_are_let_in_one_at_a_time(empty_url: URL, tmp_path: Path
     assert counter.read_text() == str(3 * WRITERS)
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_process_is_free(empty_url: URL) -> None:
     context = multiprocessing.get_context("fork")
 

@@ -101,6 +101,7 @@ def _migrate(url: URL, barrier: Barrier) -> None:
     migrate(url)
 
 
+@pytest.mark.slow
 def test_eight_processes_may_migrate_at_once(empty_url: URL) -> None:
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(WRITERS)

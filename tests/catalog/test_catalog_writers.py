@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
+import pytest
 from sqlalchemy import URL, Engine, event
 
 from magi2.artifacts import LocalStore, Manifest
@@ -17,6 +18,8 @@ from magi2.catalog import BatchState, Catalog, ClipQuery, ClipState, PlannedClip
 from magi2.catalog.statements import CHUNK
 from magi2.types import StageName
 from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
+
+pytestmark = pytest.mark.slow
 
 WRITERS = 8
 CLIPS_EACH = 25

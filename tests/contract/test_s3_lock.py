@@ -62,6 +62,7 @@ def careless_store(
     )
 
 
+@pytest.mark.slow
 def test_one_of_eight_processes_wins_on_a_server_that_ignores_conditions(
     careless_store: S3Store, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_every_role_is_there() -> None:
     assert SERVICES.keys() == ROLES
 
 
+@pytest.mark.slow
 @pytest.mark.programs("docker-compose")
 def test_docker_compose_accepts_the_file(tmp_path: Path) -> None:
     filled = tmp_path / "env"
@@ -92,6 +93,7 @@ def test_example_names_exactly_the_variables_of_the_file() -> None:
     assert env_lines(ENV_EXAMPLE).keys() == variables(TEXT).keys()
 
 
+@pytest.mark.slow
 @pytest.mark.programs("openssl")
 def test_the_example_command_fills_every_secret(tmp_path: Path) -> None:
     copy = tmp_path / ".env"
@@ -165,6 +167,7 @@ def test_environment_names_are_known(name: str) -> None:
     assert not unknown
 
 
+@pytest.mark.slow
 def test_airflow_settings_are_known_to_airflow() -> None:
     pytest.importorskip("airflow", reason="no Airflow: pip install 'magi2[airflow]'")
     code = (

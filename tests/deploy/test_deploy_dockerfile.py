@@ -101,6 +101,7 @@ def test_the_bases_torch_is_kept(base: dict[str, str], asked: list[str], held: s
     assert "celery==5.6.3" in constraints and "numpy==2.4.6" in constraints
 
 
+@pytest.mark.slow
 def test_environment_sees_the_bases_packages_behind_its_own(tmp_path: Path) -> None:
     """The Python of this test stands for a base image whose Python is itself a virtual environment."""
     target = tmp_path / "venv"

@@ -208,6 +208,7 @@ def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("how", "stays_small"), [("stream", True), ("keep", False)])
 def test_loading_holds_less_than_two_shards(how: str, stays_small: bool, many_shards: Path) -> None:

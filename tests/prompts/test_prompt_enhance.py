@@ -310,6 +310,7 @@ def test_anything_else_is_a_corrupted_artifact(content: bytes) -> None:
         Caption.from_json(broken)
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_neither_torch_nor_the_sdk() -> None:
     code = "import magi2.prompts, sys; assert not {'torch', 'transformers', 'airflow', 'openai'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

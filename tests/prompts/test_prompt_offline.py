@@ -110,6 +110,7 @@ def test_twenty_thousand_characters_are_quick_and_complete(text: str) -> None:
     assert len(caption.data["dynamic_layer"]["timeline_segments"]) <= 6
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_hash_order_or_locale() -> None:
     code = (
         "from magi2.prompts import enhance; import sys;"

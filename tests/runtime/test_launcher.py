@@ -347,6 +347,7 @@ def test_job_that_is_none_is_refused(machine: Machine, field: str, value: object
         launcher_module.StageJob(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_importing_the_launcher_costs_no_torch() -> None:
     code = "import magi2.runtime.launcher, sys; sys.exit(bool({'torch', 'airflow'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -47,6 +47,7 @@ def hold(folder: Path, how: str) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     with hold(tmp_path, "alone") as process:
         assert not is_free(tmp_path)
@@ -56,6 +57,7 @@ def test_killed_holder_frees_the_lock(tmp_path: Path) -> None:
         wait_until(lambda: is_free(tmp_path))
 
 
+@pytest.mark.slow
 def test_lock_stays_until_the_last_heir_is_dead(tmp_path: Path) -> None:
     with hold(tmp_path, "child") as process:
         process.kill()
@@ -65,6 +67,7 @@ def test_lock_stays_until_the_last_heir_is_dead(tmp_path: Path) -> None:
         wait_until(lambda: is_free(tmp_path))
 
 
+@pytest.mark.slow
 def test_leaving_the_context_does_not_unlock_for_heirs(tmp_path: Path) -> None:
     with accelerator_lock("all", timeout_s=0, folder=tmp_path) as lock:
         child = subprocess.Popen(["sleep", "60"], pass_fds=lock.fds)
@@ -160,6 +163,7 @@ def test_work_in_a_bucket_is_locked_whatever_the_spelling(tmp_path: Path, one: s
         assert work_is_free(tmp_path, store=other) is not is_same
 
 
+@pytest.mark.slow
 def test_file_of_a_work_lock_goes_when_it_is_free_and_stays_while_an_heir_has_it(tmp_path: Path) -> None:
     with work_lock("/store", "mux", "batch/0", timeout_s=0, folder=tmp_path) as lock:
         child = subprocess.Popen(["sleep", "60"], pass_fds=lock.fds)

@@ -206,6 +206,7 @@ def test_long_errors_are_cut_in_the_results(bench: Bench) -> None:
     assert len(bench.rows(StageName.ENHANCE)[0]["error"]) == 200
 
 
+@pytest.mark.slow
 def test_worker_without_a_launcher_ends_at_once(tmp_path: Path) -> None:
     job = StageJob("batch", 0, StageName.MUX, str(tmp_path)).write(tmp_path)
     assert job.stat().st_mode & 0o777 == 0o600
