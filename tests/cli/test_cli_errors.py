@@ -56,6 +56,7 @@ def folder(tmp_path: Path, golden: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", INPUT_ERRORS)
 def test_bad_input_is_one_line_and_exit_code_two(
     case: str, magi2: Magi2, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +75,7 @@ def test_bad_rows_are_all_listed_and_nothing_starts(magi2: Magi2, folder: Path) 
     assert not (folder / "store").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -94,6 +96,7 @@ def test_a_wrong_environment_is_one_line_and_exit_code_two(
     check_refused(magi2("render", "-p", "x", "--profile", "tiny"), 2, message, folder)
 
 
+@pytest.mark.slow
 def test_a_missing_component_is_named_only_where_it_is_needed(
     magi2: Magi2, folder: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, golden: Path
 ) -> None:
@@ -118,6 +121,7 @@ FAKE_FFMPEG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FAKE_FFMPEG)
 def test_an_unfit_ffmpeg_is_found_before_anything_is_rendered(
     case: str, magi2: Magi2, folder: Path, monkeypatch: pytest.MonkeyPatch

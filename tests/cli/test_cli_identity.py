@@ -56,6 +56,7 @@ WRITING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("catalog")
 @pytest.mark.parametrize("name", WRITING)
 def test_command_that_writes_refuses_a_store_that_is_not_mounted(magi2: Magi2, store: LocalStore, name: str) -> None:

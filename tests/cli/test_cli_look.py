@@ -40,6 +40,7 @@ def findings_of(said: Said) -> dict[str, tuple[bool | None, str]]:
     return {finding["what"]: (finding["works"], finding["says"]) for finding in content["findings"]}
 
 
+@pytest.mark.slow
 def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGI2_DEVICE", "cpu:0")
     said = magi2("doctor", "--profile", "tiny")
@@ -53,6 +54,7 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
     assert findings["store"][1].count("GiB free") == 1
 
 
+@pytest.mark.slow
 def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MAGI2_CKPT_ROOT", "")
@@ -70,6 +72,7 @@ def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monke
     assert "Traceback" not in said.err
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_named(
     magi2: Magi2, tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +83,7 @@ def test_damaged_weights_are_named(
     assert works is False and "refiner/model-00001-of-00003.safetensors: unreadable or truncated" in says
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_shown_without_its_key(magi2: Magi2, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGI2_PE_BASE_URL", "http://localhost:1/v1")
     monkeypatch.setenv("MAGI2_PE_API_KEY", "very-secret")

@@ -90,6 +90,7 @@ def test_own_session_is_never_a_target() -> None:
     assert Members("none", os.getsid(0)).alive() == []
 
 
+@pytest.mark.slow
 def test_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     log_fd = open_log(tmp_path / "log")
     with pytest.raises(InfrastructureError, match="cannot start /nowhere/python"):

@@ -77,6 +77,7 @@ def test_noise_index_zero_leaves_the_latents_alone(noising):
     assert torch.equal(add_refiner_noise(latents, noising["noise"], index=0), latents)
 
 
+@pytest.mark.slow
 def test_a_full_run_is_the_published_one(golden, sampling):
     done = []
     final, seen = refine(golden, sampling, torch.float32, on_step=lambda *step: done.append(step))

@@ -17,6 +17,8 @@ from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from tests.peak_bytes import PeakBytes
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 DELIVERY, TEXT = (63, 68, 120), 2000
 WEIGHTS = 13_484_611_648
