@@ -90,6 +90,7 @@ def test_a_full_run_is_the_published_one(golden, sampling):
     assert relative_error(final, sampling["fp32.final"]) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_bf16_run_stays_near_the_fp32_one(golden, sampling):
     final, _ = refine(golden, sampling, torch.bfloat16)
     assert final.dtype == torch.float32
