@@ -28,6 +28,7 @@ OF_FOLDERS = {
     **dict.fromkeys(("dags", "demo_world", "meaning", "media", "operators", "renders", "stages"), (pytest.mark.slow,)),
 }
 OF_FIXTURES = {
+    "chat_server": pytest.mark.slow,  # the SDK of its client asks programs which system this is
     "machine": pytest.mark.processes,
     "s3_server": pytest.mark.servers,
 }
