@@ -4,7 +4,7 @@
 #
 # Tests, with what each tier took on two cores; the last line of a run says what it took.
 #
-# make test-fast          550 CPU-s   9 min   in this process: no servers, no process groups, no Airflow
+# make test-fast          200 CPU-s           in this process: no servers, no process groups, no Airflow
 # make test             1,500 CPU-s  16 min   all that proves the product on one machine: fast things first, Airflow last
 # make test-servers       120 CPU-s   2 min   every service of docker-compose.yml as plain processes; needs redis-server
 # make test-faults                            every victim killed in every stage: an hour and more
