@@ -93,6 +93,7 @@ def test_timeout_bounds_all_attempts_together(chat_server: ChatServer) -> None:
     assert_leaks_nothing(caught.value)
 
 
+@pytest.mark.slow
 def test_a_closed_port_is_retryable() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
