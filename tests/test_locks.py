@@ -64,19 +64,23 @@ def enhance(checkpoint: Path, store: Path, *clips: Clip, succeeds: bool) -> tupl
     return [result.state for result in results], waits
 
 
+@pytest.mark.slow
 def test_who_waits_finds_what_the_other_made(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert enhance(tiny_checkpoint, tmp_path, CLIP, succeeds=True) == (["reused"], True)
 
 
+@pytest.mark.slow
 def test_who_waits_makes_what_the_other_did_not(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert enhance(tiny_checkpoint, tmp_path, CLIP, succeeds=False) == (["made"], True)
 
 
+@pytest.mark.slow
 def test_other_clips_are_not_waited_for(tiny_checkpoint: Path, tmp_path: Path) -> None:
     other = make_clip(PROFILE, prompt="a kite over dunes")
     assert enhance(tiny_checkpoint, tmp_path, other, succeeds=True) == (["made"], False)
 
 
+@pytest.mark.slow
 def test_command_on_the_cpu_takes_these_locks(tiny_checkpoint: Path, tmp_path: Path) -> None:
     settings = Settings(ckpt_root=tiny_checkpoint, store=str(tmp_path), device="cpu")
     work = RenderWork([CLIP], {PROFILE.digest(): PROFILE}, settings, None, TerminalProgress())
