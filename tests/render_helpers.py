@@ -17,8 +17,8 @@ from magi2.stages.render import Outcome
 from magi2.types import Clip, FigureImage
 
 CONFIGS = Settings().configs
-SMALL = ("preview.steps=2", "preview.width=64", "preview.height=32")
-"""Two seconds a clip without the refiner, five with it; enough pixels for every code path."""
+SMALL = ("preview.steps=1", "preview.width=64", "preview.height=32")
+"""A second a clip without the refiner, three with it; enough pixels for every code path."""
 SMALL_REFINED = (*SMALL, "refiner.steps=1", "refiner.width=80", "refiner.height=32")
 
 Digests = dict[str, dict[str, str]]

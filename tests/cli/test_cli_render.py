@@ -11,13 +11,23 @@ import pytest
 
 from magi2.config.settings import Settings
 from magi2.media.probe import probe
+from magi2.stages.render import render
 from tests.cli.cli_said import Magi2
-from tests.render_helpers import SMALL, flip_byte, payload_file
+from tests.render_helpers import SMALL, flip_byte, make_clip, make_context, payload_file, small_profile
 
 pytestmark = pytest.mark.slow
 
 SET = [argument for override in SMALL for argument in ("--set", override)]
 TINY = ["--profile", "tiny-preview", *SET]
+
+
+@pytest.fixture(scope="module")
+def two_clips(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """A store with the finished clips of the prompts `one` and `two`. Read only: copy it to change it."""
+    store, profile = tmp_path_factory.mktemp("two") / "store", small_profile()
+    clips = [make_clip(profile, prompt, seed) for seed, prompt in enumerate(("one", "two"))]
+    assert not any(outcome.failure for outcome in render(make_context(tiny_checkpoint, store, profile, clips), clips))
+    return store
 
 
 def rendered(magi2: Magi2, *arguments: object) -> dict[str, Any]:
@@ -69,23 +79,24 @@ def test_a_batch_with_one_bad_clip_finishes_the_others(
     assert len(list((tmp_path / "clips").glob("*.mp4"))) == 2
 
 
-def test_a_damaged_delivered_file_fails_its_clip_and_heals(magi2: Magi2, tmp_path: Path) -> None:
-    (tmp_path / "two.json").write_text('["one", "two"]')
-    first = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+def test_a_damaged_delivered_file_fails_its_clip_and_heals(magi2: Magi2, two_clips: Path, tmp_path: Path) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    (tmp_path / "two.json").write_text('[{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1}]')
+    first = rendered(magi2, "--prompts", "two.json")
     originals = {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in first["clips"]}
     key = next((tmp_path / "store" / "artifacts" / "mux").glob("*/*")).name
     flip_byte(payload_file(tmp_path / "store", "mux", key, "clip.mp4"))
-    damaged = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+    damaged = rendered(magi2, "--prompts", "two.json")
     assert (damaged["clips_done"], damaged["clips_failed"]) == (1, 1)
     (failed,) = [clip for clip in damaged["clips"] if clip["state"] == "failed"]
     assert (failed["failed_stage"], failed["files"]) == ("mux", {}) and "SHA-256" in failed["error"]
-    healed = rendered(magi2, "--prompts", "two.json", "--set", "preview.steps=1")
+    healed = rendered(magi2, "--prompts", "two.json")
     assert (healed["clips_done"], healed["stages_computed"]) == (2, 1)
     assert {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in healed["clips"]} == originals
 
 
 def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
-    prompt = ["--prompt", "a heron", *TINY, "--set", "preview.steps=1"]
+    prompt = ["--prompt", "a heron", *TINY]
     early = magi2("stage", "preview", *prompt)
     assert early.code == 1 and "run the enhance stage first" in early.out
     for stage in ("enhance", "encode", "preview", "decode"):
@@ -102,11 +113,12 @@ def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
     assert absent.code == 2 and "has no stage 'refine'" in absent.err
 
 
-def test_what_retention_took_is_not_made_again(magi2: Magi2, tmp_path: Path) -> None:
-    prompt = ["--prompt", "a heron", "--set", "preview.steps=1"]
+def test_what_retention_took_is_not_made_again(magi2: Magi2, two_clips: Path, tmp_path: Path) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    prompt = ["--prompt", "one", "--seed", 0]
     clip = Path(rendered(magi2, *prompt)["clips"][0]["files"]["clip.mp4"]).read_bytes()
     decoded = tmp_path / "store" / "artifacts" / "decode"
-    assert "would remove 1 decode artifacts" in magi2("gc", "--days", 0).out and list(decoded.glob("*/*"))
+    assert "would remove 2 decode artifacts" in magi2("gc", "--days", 0).out and list(decoded.glob("*/*"))
     assert json.loads(magi2("gc", "--days", 0, "--delete", "--json").out)["freed_bytes"] > 0
     assert not list(decoded.glob("*/*"))
     again = rendered(magi2, *prompt)

@@ -6,6 +6,7 @@ import random
 from functools import partial
 from itertools import islice
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ def test_batches_drawn_here_come_from_the_seed() -> None:
         assert torch.equal(batch[0], expected[0]) and batch[1:] == expected[1:]
 
 
+@pytest.mark.demo_world
 def test_processes_draw_different_batches_and_the_same_every_time() -> None:
     batches, again = drawn(2), drawn(2)
     assert [number for _, _, number in batches] == [0, 0, 1, 1]
@@ -36,6 +38,7 @@ def test_processes_draw_different_batches_and_the_same_every_time() -> None:
         assert torch.equal(one[0], other[0]) and one[1:] == other[1:]
 
 
+@pytest.mark.demo_world
 def test_windows_arrive_whole_from_another_process_and_every_second_begins_its_clip() -> None:
     windows: list[Window] = list(islice(draw_batches(partial(draw_windows, 4), seed=5, processes=1), 3))
     assert [window.is_first for window in windows] == [True, False, True]

@@ -48,6 +48,7 @@ def test_it_is_whole_small_and_in_bf16(encoder: TextEncoder) -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < SIZE_LIMIT
 
 
+@pytest.mark.demo_world
 def test_a_linear_reader_finds_what_held_out_texts_ask_for(encoder: TextEncoder) -> None:
     learned, asked = lessons_of(360, held_out=False), lessons_of(90, held_out=True)
     x, unseen = summaries(encoder, learned), summaries(encoder, asked)

@@ -1,4 +1,4 @@
-"""The real worker and real stages, with a fault in the preview of one clip where STUB_FAULT says."""
+"""The real worker and real stages, with faults in the preview of clips where STUB_FAULTS says."""
 
 import json
 import os
@@ -13,30 +13,30 @@ from magi2.runtime import meeting, worker
 from magi2.stages.preview import PreviewStage
 from magi2.stages.team import Team
 
-FAULT = json.loads(os.environ["STUB_FAULT"])
+FAULTS = {fault["seed"]: fault for fault in json.loads(os.environ["STUB_FAULTS"])}
 RANK = int(os.environ.get("RANK", "0"))
 
 
-def strike(step: int) -> None:
+def strike(fault: dict[str, Any], step: int) -> None:
     """Do what the fault is, if it is this rank's and this step's."""
-    if FAULT.get("rank") not in (None, RANK) or step != FAULT.get("step", 0):
+    if fault.get("rank") not in (None, RANK) or step != fault.get("step", 0):
         return
-    if FAULT["kind"] == "oom":
+    if fault["kind"] == "oom":
         raise torch.OutOfMemoryError("Tried to allocate 141.00 GiB. GPU 0 has a total capacity of 139.80 GiB")
     try:
-        os.close(os.open(FAULT["once"], os.O_CREAT | os.O_EXCL))
+        os.close(os.open(fault["once"], os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return  # it was in an earlier attempt
-    os.kill(os.getpid(), signal.SIGSTOP if FAULT["kind"] == "freeze" else signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if fault["kind"] == "freeze" else signal.SIGKILL)
 
 
 class FaultyPreview(PreviewStage):
     """A preview that fails on the clip of a certain seed, when a step is done or, for step 0, before the first."""
 
     def compute(self, clip: Any, inputs: Any, models: Any, folder: Path | None) -> Any:
-        self._is_struck = clip.seed == FAULT["seed"]
-        if self._is_struck:
-            strike(0)
+        self._fault = FAULTS.get(clip.seed)
+        if self._fault:
+            strike(self._fault, 0)
         return super().compute(clip, inputs, models, folder)
 
     def on_step(self, clip: Any) -> Any:
@@ -44,15 +44,15 @@ class FaultyPreview(PreviewStage):
 
         def step(done: int, total: int) -> None:
             tell(done, total)
-            if self._is_struck and done:
-                self._wait_for_snapshot(clip, done)
-                strike(done)
+            if self._fault and done:
+                self._wait_for_snapshot(clip, self._fault, done)
+                strike(self._fault, done)
 
         return step
 
-    def _wait_for_snapshot(self, clip: Any, done: int) -> None:
+    def _wait_for_snapshot(self, clip: Any, fault: dict[str, Any], done: int) -> None:
         """So that every run loses the same steps: what is due is saved before the fault strikes."""
-        if done != FAULT.get("step") or FAULT["kind"] == "oom":
+        if done != fault.get("step") or fault["kind"] == "oom":
             return
         wanted = done // self.context.snapshot_every * self.context.snapshot_every
         while wanted and f"step {wanted}" not in _saved(self, clip):
@@ -70,6 +70,6 @@ if __name__ == "__main__":
     from magi2.stages import render
 
     render.STAGES[PreviewStage.name] = FaultyPreview
-    if "rank" in FAULT:  # the others will never come to the same point
-        meeting.Team = lambda mesh, control: Team(mesh, control, patience_s=2.0)  # type: ignore[assignment,attr-defined,misc]
+    if any("rank" in fault for fault in FAULTS.values()):  # the others will never come to the same point
+        meeting.Team = lambda mesh, control: Team(mesh, control, patience_s=10.0)  # type: ignore[assignment,attr-defined,misc]
     sys.exit(worker.main())

@@ -1,9 +1,13 @@
-"""Real stages on several gloo ranks under the real launcher: equal to one rank, whoever dies meanwhile."""
+"""Real stages on several gloo ranks under the real launcher: equal to one rank, whoever dies meanwhile.
+
+Ranks are forked by a stand-in for torchrun, so that torch is imported once a launch, but where one of them is killed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,12 +15,14 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.errors import InfrastructureError
 from magi2.parallel.layout import ParallelLayout
+from magi2.runtime import launcher as launcher_module
 from magi2.runtime.events import Event, Resumed
-from magi2.runtime.job import StageJob
+from magi2.runtime.job import JOB_FILE, StageJob
 from magi2.runtime.launcher import JobResult
 from magi2.runtime.results import read_results
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
+from tests.render_helpers import make_clip
 from tests.runtime.ranks_shard import BATCH, SNAPSHOT_EVERY, RanksShard, make_shard
 from tests.runtime.runtime_helpers import Machine
 
@@ -55,6 +61,12 @@ def by_two(encoded: RanksShard, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield crew.shard
 
 
+def forked(job: StageJob, folder: Path) -> list[str]:
+    """What the launcher executes in place of torchrun."""
+    ranks = ["-m", "tests.runtime.forked_ranks", str(job.ranks)]
+    return [sys.executable, *ranks, job.worker_module, "--job", str(folder / JOB_FILE)]
+
+
 class Crew:
     """Launches stages of a shard on many ranks."""
 
@@ -72,13 +84,16 @@ class Crew:
         layout: ParallelLayout = TWO,
         *,
         number: int = 0,
-        fault: dict[str, object] | None = None,
-        limits: Limits = LIMITS,
+        faults: Sequence[dict[str, object]] = (),
+        under_torchrun: bool = False,
     ) -> JobResult:
-        self._monkeypatch.setenv("STUB_FAULT", json.dumps(fault))
-        module = "tests.runtime.stub_ranks_worker" if fault else "magi2.runtime.worker"
+        module = "tests.runtime.stub_ranks_worker" if faults else "magi2.runtime.worker"
         job = StageJob(BATCH, number, stage, str(self.shard.store), layout=layout, worker_module=module)
-        return self.machine.launcher(limits).run(job, on_event=self.heard.append)
+        with self._monkeypatch.context() as patch:
+            patch.setenv("STUB_FAULTS", json.dumps(faults))
+            if not under_torchrun:
+                patch.setattr(launcher_module, "command", forked)
+            return self.machine.launcher(LIMITS).run(job, on_event=self.heard.append)
 
     def resumed(self) -> list[tuple[str, int]]:
         """Which clips went on from which step."""
@@ -133,12 +148,12 @@ def test_killed_rank_is_named_and_its_clip_goes_on_from_the_snapshot(crew: Crew,
     clip = crew.shard.clips[2]
     crew.shard.plan(1, [clip])
     fault = {"kind": "kill", "rank": 0, "seed": 2, "step": 3, "once": str(crew.shard.store.parent / "struck")}
-    with pytest.raises(InfrastructureError, match=r"rank 0 \(process \d+\) died at clip \w+ step [23]/4"):
-        crew.run(number=1, fault=fault)
+    with pytest.raises(InfrastructureError, match=r"rank 0 \(process \d+\) died at clip \w+ step [23]/3"):
+        crew.run(number=1, faults=[fault], under_torchrun=True)
     assert crew.machine.processes() == {} and crew.machine.lock_is_free()
     assert len(crew.snapshots()) == 1
     elsewhere = crew.shard.copy(crew.shard.store.parent / "elsewhere")
-    assert [c.state for c in crew.run(number=1, fault=fault).clips] == ["made"]
+    assert [c.state for c in crew.run(number=1, faults=[fault]).clips] == ["made"]
     assert crew.resumed() == [(clip.clip_id, 2)]
     assert crew.shard.digests(StageName.PREVIEW, clip) == by_two.digests(StageName.PREVIEW, clip)
     assert crew.snapshots() == []
@@ -146,29 +161,25 @@ def test_killed_rank_is_named_and_its_clip_goes_on_from_the_snapshot(crew: Crew,
     assert elsewhere.distance(by_two, StageName.PREVIEW, clip) <= 1e-5
 
 
-def test_clip_without_enough_memory_on_every_rank_fails_alone_in_one_group(crew: Crew, by_two: RanksShard) -> None:
-    crew.shard.plan(1, crew.shard.clips[1:])
-    result = crew.run(number=1, fault={"kind": "oom", "seed": 1, "step": 2})
-    failed, made = result.clips
-    assert (failed.state, failed.error_code, made.state) == ("failed", "out_of_memory", "made")
-    assert "141.00 GiB" in (failed.error or "") and "rank 0 held" in (failed.error or "")
-    assert len(list((crew.machine.folder / "logs").iterdir())) == 1
-    last = crew.shard.clips[2]
-    assert crew.shard.digests(StageName.PREVIEW, last) == by_two.digests(StageName.PREVIEW, last)
-
-
-def test_clip_without_enough_memory_on_one_rank_fails_alone_and_a_new_group_goes_on(
+def test_clips_without_enough_memory_fail_alone_and_a_new_group_goes_on_only_after_one_rank_alone_had_too_little(
     crew: Crew, by_two: RanksShard
 ) -> None:
-    result = crew.run(fault={"kind": "oom", "rank": 1, "seed": 1, "step": 2})
-    states = {clip.clip_id: (clip.state, clip.error_code) for clip in result.clips}
     first, lost, last = crew.shard.clips
+    everywhere = make_clip(crew.shard.profile, seed=3)  # the first one's prompt, which is encoded
+    crew.shard.plan(1, [everywhere, first, lost, last])
+    oom = {"kind": "oom", "step": 2}
+    result = crew.run(number=1, faults=[{**oom, "seed": 3}, {**oom, "seed": lost.seed, "rank": 1}])
+    states = {clip.clip_id: (clip.state, clip.error_code) for clip in result.clips}
     assert states == {
+        everywhere.clip_id: ("failed", "out_of_memory"),
         first.clip_id: ("made", None),
         lost.clip_id: ("failed", "out_of_memory"),
         last.clip_id: ("made", None),
     }
+    said = next(clip.error or "" for clip in result.clips if clip.clip_id == everywhere.clip_id)
+    assert "141.00 GiB" in said and "rank 0 held" in said
     assert len(list((crew.machine.folder / "logs").iterdir())) == 2
-    rows = read_results(LocalStore(crew.shard.store), BATCH, 0, StageName.PREVIEW)
-    assert [row["state"] for row in rows] == ["reused", "failed", "made"]
-    assert crew.shard.digests(StageName.PREVIEW, last) == by_two.digests(StageName.PREVIEW, last)
+    rows = read_results(LocalStore(crew.shard.store), BATCH, 1, StageName.PREVIEW)
+    assert [row["state"] for row in rows] == ["failed", "reused", "failed", "made"]
+    for clip in (first, last):
+        assert crew.shard.digests(StageName.PREVIEW, clip) == by_two.digests(StageName.PREVIEW, clip)

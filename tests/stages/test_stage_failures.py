@@ -18,7 +18,7 @@ from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import MuxStage
-from magi2.stages.recipes import RecipeBook
+from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.stages.render import Outcome, render, run_stage
 from magi2.types import Clip, StageName
 from tests.render_helpers import (
@@ -131,54 +131,73 @@ def damage(store: Path, outcome: Outcome, stage: str, name: str, how: Callable[[
     return key
 
 
-PAYLOADS = [
-    ("negative", "tensors.safetensors"),
-    ("encode", "tensors.safetensors"),
-    ("preview", "tensors.safetensors"),
-    ("decode", "picture.mkv"),
-    ("decode", "sound.wav"),
-]
+def made_until(last: str, store: Path, rendered: Rendered, checkpoint: Path) -> Outcome:
+    """The first clip's stages up to `last`, or to the one that fails."""
+    outcome = Outcome(rendered.clips[0])
+    for stage in stage_names(rendered.profile):
+        outcome.results += run_stage(make_context(checkpoint, store, rendered.profile), stage, [outcome.clip])
+        if outcome.failure or stage.value == last:
+            break
+    return outcome
 
 
-@pytest.mark.parametrize(("stage", "name"), PAYLOADS)
-def test_a_flipped_byte_is_found_removed_and_healed(
-    stage: str, name: str, preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    store, clips = preview_render.copy(tmp_path / "store"), preview_render.clips[:1]
-    key = damage(store, preview_render.outcomes[0], stage, name, flip_byte)
-    (outcome,) = render(make_context(tiny_checkpoint, store, preview_render.profile), clips)
-    assert failure_code(outcome) == "corrupted_artifact"
-    assert outcome.failure and outcome.failure.error and outcome.failure.error.retryable
-    assert LocalStore(store).find(stage, key) is None
-    (outcome,) = render(make_context(tiny_checkpoint, store, preview_render.profile), clips)
-    assert digests(store, outcome) == preview_render.digests[0]
+def assert_healed(outcome: Outcome, store: Path, rendered: Rendered) -> None:
+    found = digests(store, outcome)
+    assert found == {stage: rendered.digests[0][stage] for stage in found}
 
 
 @pytest.mark.parametrize(
-    ("stage", "name"), [("enhance", "caption.json"), ("preview", "tensors.safetensors"), ("decode", "sound.wav")]
+    ("stage", "name", "reader"),
+    [
+        ("negative", "tensors.safetensors", "preview"),
+        ("encode", "tensors.safetensors", "preview"),
+        ("preview", "tensors.safetensors", "decode"),
+        ("decode", "picture.mkv", "mux"),
+        ("decode", "sound.wav", "mux"),
+    ],
+)
+def test_a_flipped_byte_is_found_removed_and_healed(
+    stage: str, name: str, reader: str, preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store = preview_render.copy(tmp_path / "store")
+    key = damage(store, preview_render.outcomes[0], stage, name, flip_byte)
+    outcome = made_until(reader, store, preview_render, tiny_checkpoint)
+    assert failure_code(outcome) == "corrupted_artifact"
+    assert outcome.failure and outcome.failure.error and outcome.failure.error.retryable
+    assert outcome.failure.stage.value == reader and LocalStore(store).find(stage, key) is None
+    outcome = made_until(reader, store, preview_render, tiny_checkpoint)
+    assert_healed(outcome, store, preview_render)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "reader"),
+    [
+        ("enhance", "caption.json", "encode"),
+        ("preview", "tensors.safetensors", "decode"),
+        ("decode", "sound.wav", "mux"),
+    ],
 )
 def test_a_truncated_payload_is_made_anew_at_once(
     stage: str,
     name: str,
+    reader: str,
     preview_render: Rendered,
     tiny_checkpoint: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store, clips = preview_render.copy(tmp_path / "store"), preview_render.clips[:1]
+    store = preview_render.copy(tmp_path / "store")
     key = damage(store, preview_render.outcomes[0], stage, name, truncate)
-    (outcome,) = render(make_context(tiny_checkpoint, store, preview_render.profile), clips)
-    assert digests(store, outcome) == preview_render.digests[0]
+    assert_healed(made_until(reader, store, preview_render, tiny_checkpoint), store, preview_render)
     assert f"artifact {stage}/{key} is damaged" in caplog.text
 
 
 def test_a_flipped_byte_in_a_caption_never_reaches_the_encoder(
     preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    store, clips = preview_render.copy(tmp_path / "store"), preview_render.clips[:1]
+    store = preview_render.copy(tmp_path / "store")
     damage(store, preview_render.outcomes[0], "enhance", "caption.json", flip_byte)
-    (outcome,) = render(make_context(tiny_checkpoint, store, preview_render.profile), clips)
-    assert digests(store, outcome) == preview_render.digests[0]
+    assert_healed(made_until("encode", store, preview_render, tiny_checkpoint), store, preview_render)
 
 
 def test_a_neighbour_of_a_damaged_clip_is_finished(

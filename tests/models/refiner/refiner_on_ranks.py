@@ -1,9 +1,13 @@
-"""Run by `test_refiner_ranks`: the golden cases of the tiny refiner under every layout of a number of ranks."""
+"""Run by `test_refiner_ranks`: the golden cases of the tiny refiner under every layout of a number of ranks.
+
+Which layouts have the large case stands in the file `LARGE` of the folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +32,16 @@ CPU = torch.device("cpu")
 TESTS = Path(__file__).parents[2]
 SAMPLED = "sp2.cfg2"
 """The layout that makes a full run, too: blocks of the grid and both guidance halves."""
+LARGE = "large.json"
 
 
 def layouts(ranks: int) -> list[str]:
     return [f"sp{ranks}", f"sp{ranks // 2}.cfg2"]
 
 
-def cases(layout: str) -> list[str]:
-    """The golden forwards of a layout: in a guidance half each is that of half the ranks, so there the small one."""
-    return ["forward_with_audio"] if "cfg2" in layout else ["forward_t2v", "forward_with_audio"]
+def cases(layout: str, large: Sequence[str]) -> list[str]:
+    """The golden forwards of a layout, the last of which every layout has."""
+    return [*(["forward_t2v"] if layout in large else []), "forward_with_audio"]
 
 
 def digest(tensor: Tensor) -> str:
@@ -51,13 +56,13 @@ def grid_size(latents: Tensor) -> tuple[int, int, int]:
 @torch.no_grad()
 def work(ranks: int, folder: Path) -> None:
     torch.use_deterministic_algorithms(True)
-    golden = TESTS / "golden" / "refiner"
+    golden, large = TESTS / "golden" / "refiner", json.loads((folder.parent / LARGE).read_text())
     for name in layouts(ranks):
         mesh = Mesh.create(ParallelLayout.parse(name), CPU)
         results: dict[str, Tensor] = {}
         facts: dict[str, dict[str, Any]] = {}
         refiner = load_refiner(golden / "tiny_checkpoint", TINY, compute_dtype=torch.float32, mesh=mesh)
-        for case in cases(name):
+        for case in cases(name, large):
             given = load_file(golden / f"{case}.safetensors")
             grid = refiner.prepare_grid(grid_size(given["video"]))
             assert isinstance(grid, GridPart)

@@ -1,4 +1,8 @@
-"""The refiner on 2, 4 and 8 ranks gives what one rank gives, and sends what the formula says."""
+"""The refiner on 2, 4 and 8 ranks gives what one rank gives, and sends what the formula says.
+
+`make test` runs the small case under every layout and the large one where a block of the grid has two neighbours; the
+large case under the others comes with the marker `faults`.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,50 @@ import torch
 from safetensors.torch import load_file
 
 from magi2.parallel.layout import ParallelLayout
-from tests.models.refiner.refiner_on_ranks import SAMPLED, cases, layouts
+from tests.models.refiner.refiner_on_ranks import LARGE, SAMPLED, cases, layouts
 from tests.rank_launch import SUMMATION_ERROR, launch
 
 pytestmark = pytest.mark.ranks
 WORLDS = (2, 4, 8)
 CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
+LAYOUTS = [name for n in WORLDS for name in layouts(n)]
+CHOSEN, OTHERS = ("sp4",), ("sp2", "sp8")
+"""Layouts that run the large case, in which a guidance half would do what half the ranks do."""
+
+
 EVERY_CASE = pytest.mark.parametrize(
     ("spread", "case"),
-    [(name, case) for n in WORLDS for name in layouts(n) for case in cases(name)],
+    [
+        *(pytest.param((CHOSEN, name), case, id=f"{name}-{case}") for name in LAYOUTS for case in cases(name, CHOSEN)),
+        *(pytest.param((OTHERS, name), "forward_t2v", marks=pytest.mark.faults, id=f"{name}-large") for name in OTHERS),
+    ],
     indirect=["spread"],
 )
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """The folder with what the ranks of every world found."""
-    folder = tmp_path_factory.mktemp("refiner")
-    launch("tests.models.refiner.refiner_on_ranks", WORLDS, folder)
-    return folder
+    """Gives the folder with what the ranks of every world found, where certain layouts ran the large case."""
+    folders = {}
+
+    def of(large):
+        if large not in folders:
+            folders[large] = tmp_path_factory.mktemp("refiner")
+            (folders[large] / LARGE).write_text(json.dumps(large))
+            launch("tests.models.refiner.refiner_on_ranks", WORLDS if large == CHOSEN else (2, 8), folders[large])
+        return folders[large]
+
+    return of
 
 
-@pytest.fixture(params=[name for n in WORLDS for name in layouts(n)])
+@pytest.fixture(params=[(CHOSEN, name) for name in LAYOUTS], ids=LAYOUTS)
 def spread(request, found):
     """What every rank said of one layout, and the tensors of the first."""
-    ranks = ParallelLayout.parse(request.param).num_ranks
-    facts = [json.loads((found / str(ranks) / f"{request.param}.{rank}.json").read_text()) for rank in range(ranks)]
-    return facts, load_file(found / str(ranks) / f"{request.param}.safetensors")
+    large, name = request.param
+    ranks = ParallelLayout.parse(name).num_ranks
+    folder = found(large) / str(ranks)
+    facts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
+    return facts, load_file(folder / f"{name}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +79,7 @@ def test_every_layout_equals_one_rank_and_the_published_result(
     assert relative_error(got, load_refiner_golden(case)["fp32.out_video"]) <= 1e-5
 
 
-@pytest.mark.parametrize("spread", [SAMPLED], indirect=True)
+@pytest.mark.parametrize("spread", [(CHOSEN, SAMPLED)], ids=[SAMPLED], indirect=True)
 def test_a_full_run_on_two_guidance_halves_is_the_published_one(spread, load_refiner_golden, relative_error):
     facts, results = spread
     assert relative_error(results["sampling"], load_refiner_golden("sampling_5step")["fp32.final"]) <= 1e-4
