@@ -57,7 +57,7 @@ def test_another_process_makes_the_same_bytes(preview_render: Rendered, tiny_che
     command = [sys.executable, "-m", "magi2.cli.main", "render", "--prompt", clip.prompt, "--seed", str(clip.seed)]
     command += ["--profile", "tiny-preview", *(word for override in SMALL for word in ("--set", override)), "--json"]
     command += ["--out", str(tmp_path / "out")]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=600)
     file = Path(json.loads(done.stdout)["clips"][0]["files"][CLIP])
     assert file.read_bytes() == payload_file(preview_render.store, "mux", key, CLIP).read_bytes()
     assert "mux" in done.stderr and "Traceback" not in done.stderr

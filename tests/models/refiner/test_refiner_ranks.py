@@ -1,7 +1,7 @@
 """The refiner on 2, 4 and 8 ranks gives what one rank gives, and sends what the formula says.
 
-`make test` runs the small case under every layout and the large one where a block of the grid has two neighbours; the
-large case under the others comes with the marker `faults`.
+`make test` runs the small case under layouts of every kind and the large one where a block of the grid has two
+neighbours; the rest comes with the marker `faults`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,32 @@ import torch
 from safetensors.torch import load_file
 
 from magi2.parallel.layout import ParallelLayout
-from tests.models.refiner.refiner_on_ranks import LARGE, SAMPLED, cases, layouts
+from tests.models.refiner.refiner_on_ranks import CASES, SAMPLED
 from tests.rank_launch import SUMMATION_ERROR, launch
 
 pytestmark = pytest.mark.ranks
-WORLDS = (2, 4, 8)
-CASES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
-LAYOUTS = [name for n in WORLDS for name in layouts(n)]
-CHOSEN, OTHERS = ("sp4",), ("sp2", "sp8")
-"""Layouts that run the large case, in which a guidance half would do what half the ranks do."""
+SIZES = {"forward_t2v": (11, 9, 22), "forward_with_audio": (3, 5, 6)}
+LARGE, SMALL = SIZES
+LAUNCHES = {
+    "chosen": {"sp2": [SMALL], "sp1.cfg2": [SMALL], "sp4": [LARGE, SMALL], "sp2.cfg2": [SMALL], "sp8": [SMALL]},
+    "others": {"sp2": [LARGE, SMALL], "sp8": [LARGE, SMALL], "sp4.cfg2": [SMALL]},
+}
+"""Layouts and their cases; a guidance half does what half the ranks do, so it needs the small one alone."""
 
 
+MARKS = {"chosen": (), "others": pytest.mark.faults}
+EVERY_LAYOUT = [
+    pytest.param((launched, name), marks=MARKS[launched], id=f"{launched}-{name}")
+    for launched, cases in LAUNCHES.items()
+    for name in cases
+]
 EVERY_CASE = pytest.mark.parametrize(
     ("spread", "case"),
     [
-        *(pytest.param((CHOSEN, name), case, id=f"{name}-{case}") for name in LAYOUTS for case in cases(name, CHOSEN)),
-        *(pytest.param((OTHERS, name), "forward_t2v", marks=pytest.mark.faults, id=f"{name}-large") for name in OTHERS),
+        pytest.param((launched, name), case, marks=MARKS[launched], id=f"{launched}-{name}-{case}")
+        for launched, cases in LAUNCHES.items()
+        for name in cases
+        for case in cases[name]
     ],
     indirect=["spread"],
 )
@@ -36,25 +46,26 @@ EVERY_CASE = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Gives the folder with what the ranks of every world found, where certain layouts ran the large case."""
+    """Gives the folder with what the ranks of a launch found."""
     folders = {}
 
-    def of(large):
-        if large not in folders:
-            folders[large] = tmp_path_factory.mktemp("refiner")
-            (folders[large] / LARGE).write_text(json.dumps(large))
-            launch("tests.models.refiner.refiner_on_ranks", WORLDS if large == CHOSEN else (2, 8), folders[large])
-        return folders[large]
+    def of(launched):
+        if launched not in folders:
+            folders[launched], cases = tmp_path_factory.mktemp("refiner"), LAUNCHES[launched]
+            (folders[launched] / CASES).write_text(json.dumps(cases))
+            worlds = sorted({ParallelLayout.parse(name).num_ranks for name in cases})
+            launch("tests.models.refiner.refiner_on_ranks", worlds, folders[launched])
+        return folders[launched]
 
     return of
 
 
-@pytest.fixture(params=[(CHOSEN, name) for name in LAYOUTS], ids=LAYOUTS)
+@pytest.fixture(params=EVERY_LAYOUT)
 def spread(request, found):
     """What every rank said of one layout, and the tensors of the first."""
-    large, name = request.param
+    launched, name = request.param
     ranks = ParallelLayout.parse(name).num_ranks
-    folder = found(large) / str(ranks)
+    folder = found(launched) / str(ranks)
     facts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
     return facts, load_file(folder / f"{name}.safetensors")
 
@@ -63,7 +74,7 @@ def spread(request, found):
 @torch.no_grad()
 def alone(load_tiny_refiner, load_refiner_golden):
     refiner, results = load_tiny_refiner(torch.float32), {}
-    for name, size in CASES.items():
+    for name, size in SIZES.items():
         given = load_refiner_golden(name)
         context = refiner.prepare(refiner.prepare_grid(size), given["text"], given.get("audio"))
         results[name] = refiner(given["video"], context)
@@ -79,7 +90,7 @@ def test_every_layout_equals_one_rank_and_the_published_result(
     assert relative_error(got, load_refiner_golden(case)["fp32.out_video"]) <= 1e-5
 
 
-@pytest.mark.parametrize("spread", [(CHOSEN, SAMPLED)], ids=[SAMPLED], indirect=True)
+@pytest.mark.parametrize("spread", [("chosen", SAMPLED)], ids=[SAMPLED], indirect=True)
 def test_a_full_run_on_two_guidance_halves_is_the_published_one(spread, load_refiner_golden, relative_error):
     facts, results = spread
     assert relative_error(results["sampling"], load_refiner_golden("sampling_5step")["fp32.final"]) <= 1e-4
@@ -114,5 +125,5 @@ def test_each_rank_sends_the_bytes_of_the_formula(spread, tiny_refiner_config, c
 
 
 def total_tokens(case):
-    frames, height, width = CASES[case]
+    frames, height, width = SIZES[case]
     return frames * height * width
