@@ -23,7 +23,7 @@ from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
 from tests.render_helpers import CONFIGS, make_clip, small_profile
 
-STEPS, SNAPSHOT_EVERY = 3, 2
+STEPS, SNAPSHOT_EVERY = 4, 2
 BATCH = "batch"
 
 
