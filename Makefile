@@ -6,7 +6,7 @@
 #
 # make test-fast          200 CPU-s           in this process: no servers, no process groups, no Airflow
 # make test             1,500 CPU-s  16 min   all that proves the product on one machine: fast things first, Airflow last
-# make test-servers       120 CPU-s   2 min   every service of docker-compose.yml as plain processes; needs redis-server
+# make test-servers       300 CPU-s   5 min   every service of docker-compose.yml, and a kill on S3 and PostgreSQL; needs redis-server
 # make test-faults                            every victim killed in every stage, every layout of ranks: an hour and more
 # make test-demo-world                        the demo's world: every trainer, every kind of prompt and of judged scene
 # make test-gpu                               what needs an accelerator

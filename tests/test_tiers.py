@@ -34,13 +34,13 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fast_tests_come_first_and_airflow_and_servers_last(pytester: pytest.Pytester) -> None:
-    for folder in ("airflow", "browser", "faults"):
+    for folder in ("airflow", "browser"):
         pytester.mkdir(folder).joinpath(f"test_{folder}_site.py").write_text(f"def test_{folder}(): ...")
     pytester.makepyfile(test_zone=MARKED)
     result = pytester.runpytest_inprocess("-p", "tests.tiers", "--collect-only", "-q")
     names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]
     slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world")]
-    assert names == ["plain", *slow, "airflow", "faults", "browser", "served", "both"]
+    assert names == ["plain", *slow, "airflow", "browser", "served", "both"]
     pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=6)
 
 

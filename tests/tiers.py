@@ -24,7 +24,6 @@ The files of `airflow` take minutes each, those of `servers` fill the other work
 OF_FOLDERS = {
     "airflow": (pytest.mark.airflow,),
     "browser": (pytest.mark.browser, pytest.mark.programs("chromium", "chromedriver")),
-    "faults": (pytest.mark.airflow,),
     **dict.fromkeys(("dags", "demo_world", "meaning", "media", "operators", "renders", "stages"), (pytest.mark.slow,)),
 }
 OF_FIXTURES = {

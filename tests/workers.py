@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SITES = ("browser", "catalog", "contract", "stages")
+SITES = ("airflow", "browser", "catalog", "contract", "stages")
 """Folders whose files share an expensive fixture; elsewhere each file has its own."""
 
 

@@ -80,7 +80,6 @@ class LocalAirflow:
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # nobody edits them meanwhile
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
             "PYTHONUNBUFFERED": "1",
             **environment,
@@ -170,13 +169,13 @@ class LocalAirflow:
 
         self.wait_for(is_healthy, timeout_s, f"Airflow's {', '.join(parts)} to be healthy")
 
-    def wait_for(self, condition: Callable[[], object], timeout_s: float, what: str) -> None:
-        """Wait until the condition holds. Raises RuntimeError naming `what` when it does not within the time."""
+    def wait_for(self, condition: Callable[[], object], timeout_s: float, what: str, *, every_s: float = 0.5) -> None:
+        """Ask until the condition holds. Raises RuntimeError naming `what` when it does not within the time."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"waited {timeout_s:g} s for {what}; see the logs in {self.home}")
-            time.sleep(0.5)
+            time.sleep(every_s)
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """JSON from the REST API.
@@ -243,9 +242,15 @@ class LocalAirflow:
                 return found
 
     def wait_until_finished(self, dag_id: str, run_id: str, timeout_s: float) -> str:
-        """Wait for the end of a run; its state."""
-        self.wait_for(lambda: self.state(dag_id, run_id) in FINISHED, timeout_s, f"the end of run {run_id}")
-        return self.state(dag_id, run_id)
+        """Wait for the end of a run; its state. Airflow looks up every task's version for an answer: ask seldom."""
+        states: list[str] = []
+
+        def is_finished() -> bool:
+            states.append(self.state(dag_id, run_id))
+            return states[-1] in FINISHED
+
+        self.wait_for(is_finished, timeout_s, f"the end of run {run_id}", every_s=2)
+        return states[-1]
 
 
 def free_port() -> int:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -141,34 +136,19 @@ def test_catalog_knows_all_that_the_store_has(site: Site, finished: Run) -> None
     assert (batch.clips[ClipState.DONE], batch.clips[ClipState.FAILED]) == (2, 1)
 
 
-IN_PROCESS = """
-import json, runpy, sys
-folder, conf, housekeeping = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-for name, values in (("magi2_render_batch", conf), ("magi2_maintenance", housekeeping)):
-    run = runpy.run_path(f"{folder}/{name}.py")["dag"].test(run_conf=values)
-    print("state", json.dumps({"run": run.state, **{t.task_id: t.state for t in run.get_task_instances()}}))
-"""
+def test_finished_batch_needs_no_shard(site: Site, finished: Run) -> None:
+    run = site.run(site.batch("finished", KITE, BOAT))
+    assert run.state == "success"
+    assert [run.task(task)["state"] for task in ("report", "shard.mux")] == ["success", "skipped"]
+    assert run.report["clips_skipped"] == 2
 
 
-def test_finished_batch_needs_no_shard_and_housekeeping_runs(
-    site: Site, finished: Run, airflow_template: Path, tmp_path: Path
-) -> None:
-    """By `dag.test`, in a home of its own."""
-    batch = site.batch("finished", KITE, BOAT)
-    database = shutil.copy(airflow_template, tmp_path)
-    environment = {**site.airflow.environment, "AIRFLOW_HOME": str(tmp_path)}
-    environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}"
-    values = ({"batch": str(batch), "overrides": QUICK}, {"dry_run": True})
-    command = [sys.executable, "-c", IN_PROCESS, environment["AIRFLOW__CORE__DAGS_FOLDER"], *map(json.dumps, values)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line.removeprefix("state ") for line in done.stdout.splitlines() if line.startswith("state ")]
-    rendered, cleaned = map(json.loads, lines)
-    assert (rendered["run"], rendered["report"], rendered["shard.mux"]) == ("success", "success", "skipped")
-    assert cleaned == dict.fromkeys(("run", "expire", "sweep", "reconcile"), "success")
-    reports = [name for name in site.store.list_documents("batches") if name.endswith("/report.json")]
-    counts = [json.loads(site.store.get_document(name) or b"{}") for name in reports]
-    assert [c["clips_skipped"] for c in counts if c["name"] == "finished"] == [2]
+def test_housekeeping_runs(site: Site, finished: Run) -> None:
+    site.airflow.unpause("magi2_maintenance")
+    run_id = site.airflow.trigger("magi2_maintenance", {"dry_run": True})
+    assert site.airflow.wait_until_finished("magi2_maintenance", run_id, 180) == "success"
+    states = {task["task_id"]: task["state"] for task in site.airflow.tasks("magi2_maintenance", run_id)}
+    assert states == dict.fromkeys(("expire", "sweep", "reconcile"), "success")
 
 
 @pytest.fixture
@@ -209,15 +189,6 @@ def test_inbox_starts_each_file_once_also_after_a_crash(site: Site, paused: None
 SLOW = {**KITE, "seed": 99}
 
 
-@pytest.fixture
-def rendering(site: Site) -> Any:
-    """A run in the middle of a long preview, and the process that computes it."""
-    run = site.start(site.batch("slow", SLOW), overrides=[*QUICK[1:], "preview.steps=900"])
-    wait_until(lambda: worker_of(site, "preview"), 200)
-    yield run, worker_of(site, "preview")
-    run.end()
-
-
 def worker_of(site: Site, stage: str) -> int | None:
     """The process that computes a stage."""
     for pid in site.processes("magi2.runtime.worker"):
@@ -228,21 +199,14 @@ def worker_of(site: Site, stage: str) -> int | None:
     return None
 
 
-def test_cancelled_run_leaves_no_process_and_stays_cancelled(site: Site, rendering: tuple[Run, int]) -> None:
-    run, worker = rendering
+def test_cancelled_run_leaves_no_process_and_stays_cancelled(site: Site) -> None:
+    run = site.start(site.batch("slow", SLOW), overrides=[*QUICK[1:], "preview.steps=900"])
+    wait_until(lambda: worker_of(site, "preview"), 200)
+    worker = worker_of(site, "preview")
+    assert worker
     task = parent(worker)
     run.end()
     wait_until(lambda: not is_alive(worker), 60)
     wait_until(lambda: not is_alive(task), 60)
     assert not site.processes("magi2.runtime.guard", "job-")
     assert (run.state, run.task("shard.preview", 0)["state"]) == ("failed", "failed")
-
-
-def test_task_and_its_processes_end_with_a_killed_supervisor(site: Site, rendering: tuple[Run, int]) -> None:
-    _, worker = rendering
-    task = parent(worker)
-    supervisor = parent(task)
-    assert supervisor != site.airflow.groups["scheduler"].pid
-    os.kill(supervisor, signal.SIGKILL)
-    wait_until(lambda: not is_alive(task) and not is_alive(worker), 60)
-    wait_until(lambda: not site.processes("magi2.runtime.guard", "job-"), 60)

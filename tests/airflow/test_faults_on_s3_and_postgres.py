@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 from magi2.config.settings import Settings
 from magi2.plan import BatchOptions
 from magi2.runtime.run_folder import run_folder
-from tests.faults.fault_site import (
+from tests.airflow.fault_site import (
     LATE,
     SEED,
     Calm,
@@ -35,6 +35,8 @@ EXAMPLES = Task(
 )
 """The last row names a picture that is not there."""
 FAULT = any_fault("task", random.Random(SEED), LATE)
+
+pytestmark = pytest.mark.deployment
 
 
 @dataclass(frozen=True)

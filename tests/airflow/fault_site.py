@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,11 +33,11 @@ from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
-START_TIMEOUT_S, RUN_TIMEOUT_S = 240.0, 400.0
+START_TIMEOUT_S, RUN_TIMEOUT_S = 400.0, 400.0
 VICTIMS = ("worker", "task", "supervisor", "scheduler")
 STAGES: list[StageName] = [stage for stage in StageName if stage is not StageName.NEGATIVE]
-EARLY, LATE = (StageName.ENHANCE, StageName.ENCODE), (StageName.PREVIEW, StageName.DECODE, StageName.MUX)
-"""Stages of a profile without refiner."""
+LATE = (StageName.PREVIEW, StageName.DECODE, StageName.MUX)
+"""Those of a profile without refiner that come after encode."""
 LONG_STAGES = (*LATE, StageName.REFINE)
 """Those in which a second clip takes long enough to be killed."""
 
@@ -180,7 +180,7 @@ class Site:
         return None
 
     def strike(self, fault: Fault) -> set[str]:
-        """Wait for the fault's moment and kill; the keys of what was finished before."""
+        """Wait for the fault's moment and kill; the keys of what the stage had finished before."""
         earlier = set(self.store.keys(fault.stage))
         found: list[int] = []
 
@@ -192,7 +192,8 @@ class Site:
         worker = found[0]
         task = parent(worker)
         victim = {"worker": worker, "task": task, "supervisor": parent(task)}.get(fault.victim)
-        victim = victim or self.airflow.groups["scheduler"].pid
+        scheduler = self.airflow.groups["scheduler"].pid
+        assert victim != scheduler
         if fault.first_clip:
             store, deadline = self.store, time.monotonic() + START_TIMEOUT_S
             while not set(store.keys(fault.stage)) - earlier:
@@ -202,10 +203,12 @@ class Site:
             time.sleep(fault.delay_s)
         os.kill(worker, signal.SIGSTOP)  # so that nothing more is finished until the victim is dead
         assert is_alive(worker), f"too late for: {fault}"
-        finished = {key for stage in StageName for key in self.store.keys(stage)}
-        os.kill(victim, signal.SIGKILL)
+        finished = set(self.store.keys(fault.stage))
+        os.kill(victim or scheduler, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGCONT)
+        if fault.victim == "supervisor":  # the next attempt waits until its heartbeat is missed
+            wait_until(lambda: not is_alive(task) and not self.processes(), 60)
         return finished
 
     @contextmanager
@@ -256,15 +259,18 @@ def digests(store: ArtifactStore) -> Digests:
     return found
 
 
-def suffer(site: Site, task: Task, calm: Calm, fault: Fault) -> None:
-    """A run with a kill, to its happy end."""
-    print(f"MAGI2_TEST_SEED={SEED}: {fault}")
-    run_id = site.start(task)
-    finished = site.strike(fault)
-    with site.scheduler_replaced() if fault.victim == "scheduler" else nullcontext():
+def suffer(site: Site, task: Task, calm: Calm, *faults: Fault) -> None:
+    """A run with kills in the order of its stages, to its happy end."""
+    run_id, finished = site.start(task), set[str]()
+    with ExitStack() as replaced:
+        for fault in faults:
+            print(f"MAGI2_TEST_SEED={SEED}: {fault}")
+            finished |= site.strike(fault)
+            if fault.victim == "scheduler":
+                replaced.enter_context(site.scheduler_replaced())
         assert site.wait(run_id) == "success"
-        if fault.victim != "scheduler":
-            assert site.attempts(run_id, fault.stage) > 1
+        for fault in faults:
+            assert fault.victim == "scheduler" or site.attempts(run_id, fault.stage) > 1
         check_as_if_nothing_happened(site, run_id, calm, finished)
 
 
