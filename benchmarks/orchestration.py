@@ -19,7 +19,9 @@ from tools.local_airflow import FINISHED, LocalAirflow
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DAG_ID = "magi2_render_batch"
-STUB = "from operators.base import StageOperator\n\nStageOperator.worker_module = 'benchmarks.orchestration_worker'\n"
+STUB = (
+    "from magi2_airflow.base import StageOperator\n\nStageOperator.worker_module = 'benchmarks.orchestration_worker'\n"
+)
 
 
 def main() -> None:

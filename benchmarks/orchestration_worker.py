@@ -10,18 +10,18 @@ from magi2.artifacts.address import open_store
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.plan import load_shard
+from magi2.batches.results import write_results
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.settings import Settings
-from magi2.plan import load_shard
 from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook
+from magi2.recipes.captions import CAPTION
+from magi2.recipes.load import recipe_book
+from magi2.recipes.result import StageResult
 from magi2.runtime import worker
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
-from magi2.runtime.results import write_results
-from magi2.stages.books import recipe_book
-from magi2.stages.captions import CAPTION
-from magi2.stages.progress import StageResult
-from magi2.stages.recipes import RecipeBook
 from magi2.types import Clip, StageName
 
 

@@ -14,12 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from magi2.artifacts.local import LocalStore
-from magi2.bookkeeping import Bookkeeper
+from magi2.batches.intake import plan_location
+from magi2.batches.plan import BatchOptions, save_plan
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.intake import plan_location
-from magi2.plan import BatchOptions, save_plan
+from magi2.jobs.recorder import Bookkeeper
 
 
 def measure(count: int, folder: Path, settings: Settings) -> dict[str, float]:

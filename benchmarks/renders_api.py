@@ -31,7 +31,7 @@ from magi2.catalog import BatchState, Catalog, NewBatch, PlannedClip, Run, RunSt
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
-from magi2.stages.captions import CAPTION
+from magi2.recipes.captions import CAPTION
 from magi2.types import Clip, StageName
 from tools.local_airflow import LocalAirflow
 

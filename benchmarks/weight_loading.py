@@ -17,9 +17,9 @@ from pathlib import Path
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
+from magi2.recipes.book import stage_names
 from magi2.stages.prepare import prepare
 from magi2.stages.progress import Silent
-from magi2.stages.recipes import stage_names
 from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, chain, task
-
-from operators.base import CPU, RETRY_POLICY
-from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+from magi2_airflow.base import CPU, RETRY_POLICY
+from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
 
 with DAG(
     "magi2_maintenance",

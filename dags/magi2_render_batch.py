@@ -8,12 +8,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, XComArg, chain, task_group
-
-from operators.form import RENDER_PARAMS
-from operators.notifiers import BatchFinished, FailureLimitPassed
-from operators.plan import PlanOperator
-from operators.report import ReportOperator
-from operators.stages import (
+from magi2_airflow.form import RENDER_PARAMS
+from magi2_airflow.notifiers import BatchFinished, FailureLimitPassed
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
+from magi2_airflow.stages import (
     DecodeOperator,
     EncodeOperator,
     EnhanceOperator,

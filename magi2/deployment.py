@@ -9,9 +9,9 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.engine import is_made
 from magi2.catalog.identity import find_mismatch, require_match
+from magi2.catalog.lock import run_locks
 from magi2.config.settings import Settings
 from magi2.errors import IdentityError, Magi2Error
-from magi2.locks import run_locks
 
 logger = logging.getLogger(__name__)
 

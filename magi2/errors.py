@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+MAX_QUOTE = 200
+"""The longest piece of a user's text that leaves the process in an error."""
+MAX_PROMPT = 200
+MAX_REASON = 500
+_MAX_MESSAGE = 1000
+_QUOTING_CODES = frozenset({"error", "input", "prompt_too_long", "image", "enhancement"})
+
 
 class Magi2Error(Exception):
     """Base of all errors this project raises on purpose. `str()` is one line that a user can act on."""
@@ -163,3 +170,24 @@ def in_one_line(error: BaseException) -> str:
     """The error's message in one line: of several the first and the last, between which compilers print sources."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     return lines[0] if len(lines) == 1 else " … ".join([*lines[:1], *lines[-1:]])
+
+
+def error_text(error: Magi2Error) -> str:
+    """The error's message as it may leave the process: one line, cut where it could quote a prompt at length."""
+    return cut(" ".join(str(error).split()), MAX_QUOTE if quotes_users(error.code) else _MAX_MESSAGE)
+
+
+def quotes_users(code: str) -> bool:
+    """Whether errors of this code may quote what a user or a language model wrote."""
+    return code in _QUOTING_CODES
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters of the text."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def reason_of(error: Magi2Error) -> str:
+    """The error in one line that quotes nobody at length."""
+    line = str(error).partition("\n")[0]
+    return cut(line, MAX_PROMPT if quotes_users(error.code) else MAX_REASON)

@@ -9,18 +9,18 @@ from types import MappingProxyType
 
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.store import ArtifactStore
-from magi2.batch import BadRow, Batch
+from magi2.batches.batch_file import BadRow, Batch
+from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch, save_plan
+from magi2.batches.results import write_results
 from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
-from magi2.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.captions import CAPTION
+from magi2.recipes.result import StageResult
 from magi2.runtime.job import StageJob
-from magi2.runtime.results import write_results
-from magi2.stages.captions import CAPTION
-from magi2.stages.progress import StageResult
-from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, StageName
 
 CONFIGS = Settings().configs

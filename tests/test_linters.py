@@ -43,9 +43,9 @@ def test_ci_runs_make_lint() -> None:
 @pytest.mark.parametrize(
     ("path", "hooks"),
     [
-        ("magi2/plan.py", {"lint-python", "lint-types"}),
+        ("magi2/batches/plan.py", {"lint-python", "lint-types"}),
         ("pyproject.toml", {"lint-python", "lint-types"}),
-        ("operators/renders/static/batch.js", {"lint-web"}),
+        ("operators/magi2_airflow/renders/static/batch.js", {"lint-web"}),
         ("magi2/report/page.css", {"lint-web"}),
         ("biome.json", {"lint-web"}),
         ("README.md", set()),

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import open_catalog
-from magi2.cost import Price
-from magi2.metrics import exposition
+from magi2.config.price import Price
+from magi2.report.metrics import exposition
 
 FOLDER = Path(__file__).parents[1] / "docs" / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from demo_world.judge import judge_clip
 from demo_world.reading import read_caption
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.rerun import batch_clips
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
@@ -22,9 +23,8 @@ from magi2.config.strict import validate
 from magi2.errors import InputError, MediaError
 from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
-from magi2.rerun import batch_clips
-from magi2.stages.books import recipe_book
-from magi2.stages.reuse import stored_results
+from magi2.recipes.load import recipe_book
+from magi2.recipes.lookup import stored_results
 from magi2.types import StageName
 
 NAME_LENGTH = 48

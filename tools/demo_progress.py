@@ -17,9 +17,9 @@ from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.overview import Overview
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError
-from magi2.plain import duration
+from magi2.report.plain import duration
+from magi2.report.status import BatchStatus, ShardStatus, batch_status
 from magi2.runtime.watch import Limits
-from magi2.status import BatchStatus, ShardStatus, batch_status
 from tools.local_airflow import FINISHED
 
 STALL_S = Limits().hang + 600.0

@@ -28,7 +28,7 @@ from demo_world.measure.judged import Job, Judged, Work, make_and_judge
 from demo_world.measure.sheet import draw_sheet
 from demo_world.measure.wanted import KINDS, PROFILES, Wanted, wanted_clips, write_batch
 from magi2 import __version__
-from magi2.batch import read_batch
+from magi2.batches.batch_file import read_batch
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings

@@ -10,11 +10,9 @@ from sqlalchemy import Connection, Row, func, insert, or_, select, update
 from magi2.catalog.batches import require_batch
 from magi2.catalog.engine import Database
 from magi2.catalog.records import Action, ActionRecord, Actor, Page, Request, now
-from magi2.catalog.standing import Standing, has_reached, requested, standing
 from magi2.catalog.states import FINISHED_BATCH, StateError
 from magi2.catalog.tables import BatchActionRow, BatchRow
-from magi2.cost import check_budget
-from magi2.types import StageName
+from magi2.config.price import check_budget
 
 
 class Control:
@@ -57,18 +55,6 @@ class Control:
     def note(self, batch_id: str, action: Action, arguments: Mapping[str, Any], *, by: Actor) -> None:
         """Write down what was done to a batch by other means."""
         self._database.write(_log, batch_id, action, arguments, by)
-
-    def requested(self, batch_id: str) -> Request | None:
-        """What is asked of a batch; nothing of one that is absent or finished."""
-        return self._database.read(requested, batch_id)
-
-    def standing(self, batch_id: str, stage: StageName) -> Standing | None:
-        """What decides whether the stage of a shard may start now; None for a batch that is not in the catalog."""
-        return self._database.read(standing, batch_id, stage)
-
-    def has_reached(self, batch_id: str, shard: int, stage: StageName) -> bool:
-        """Whether work on the stage was begun for any clip of the shard."""
-        return self._database.read(has_reached, batch_id, shard, stage)
 
     def actions(self, batch_id: str, *, offset: int = 0, limit: int = 50) -> Page[ActionRecord]:
         """What was done to a batch, the latest first."""

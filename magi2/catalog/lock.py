@@ -8,12 +8,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from sqlalchemy import URL, text
 
+from magi2.artifacts.store import NamedLocks
 from magi2.catalog.engine import Database
+from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError
 from magi2.files import disk_errors
 
@@ -64,3 +66,19 @@ def _wait_for(fd: int, path: Path) -> None:
         if time.monotonic() > deadline:
             raise InfrastructureError(f"{path}: still locked by another process after {WAIT_S:.0f} s")
         time.sleep(_POLL_S)
+
+
+def run_locks(settings: Settings) -> NamedLocks | None:
+    """Locks in a deployment's catalog, which is not opened before one is taken; None when MAGI2_CATALOG is not set."""
+    url = settings.catalog
+    if url is None:
+        return None
+
+    @cache
+    def locks() -> NamedLocks:
+        return named_locks(url)
+
+    def lock(name: str) -> AbstractContextManager[None]:
+        return locks()(name)
+
+    return lock

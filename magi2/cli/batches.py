@@ -20,11 +20,11 @@ def plan_command(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Dry run: clips, what the store has already, shards, the accelerator time still to spend and what it costs."""
-    from magi2.cost import Price
+    from magi2.batches.estimate import estimate_seconds
+    from magi2.batches.intake import plan_location
+    from magi2.batches.plan import BatchOptions
+    from magi2.config.price import Price
     from magi2.deployment import open_store_to_render
-    from magi2.estimate import estimate_seconds
-    from magi2.intake import plan_location
-    from magi2.plan import BatchOptions
 
     settings = Settings.from_environment()
     store = open_store_to_render(settings, dry_run=True)
@@ -75,10 +75,10 @@ def gc_command(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Remove old artifacts that no undelivered clip needs; a dry run unless --delete is given."""
+    from magi2.batches.retention import RetentionPolicy, collect_garbage
     from magi2.config.strict import nearest
     from magi2.deployment import open_matching
     from magi2.errors import InputError
-    from magi2.retention import RetentionPolicy, collect_garbage
 
     names = [name.value for name in StageName]
     if stage not in names:

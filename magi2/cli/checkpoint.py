@@ -11,7 +11,7 @@ import typer
 from magi2.cli.console import print_json, results
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.seeds import check_seed
+from magi2.types import check_seed
 
 if TYPE_CHECKING:
     from magi2.checkpoints.verify import ComponentReport

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from magi2.config.settings import Settings
 from magi2.errors import in_one_line
-from magi2.stages.progress import StageResult
+from magi2.recipes.result import StageResult
 from magi2.types import Clip, StageName
 
 # What users wrote is printed as it is: neither markup nor emoji codes, and a path is never broken into lines.

@@ -110,7 +110,7 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
 
 def _store(settings: Settings, profile: str) -> Finding:
     from magi2.artifacts.address import open_store
-    from magi2.locks import run_locks
+    from magi2.catalog.lock import run_locks
 
     store = open_store(settings.store, lock=run_locks(settings))
     return Finding("store", True, store.self_test())
@@ -129,7 +129,7 @@ def _weights(settings: Settings, profile: str) -> Finding:
 
 
 def _endpoint(settings: Settings, profile: str) -> Finding:
-    from magi2.stages.books import endpoint_settings
+    from magi2.recipes.load import endpoint_settings
 
     endpoint = endpoint_settings(settings)
     if endpoint is None:

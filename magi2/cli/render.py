@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Column, Table
 
-from magi2.batch import Row, make_batch, read_batch
+from magi2.batches.batch_file import Row, make_batch, read_batch
+from magi2.batches.intake import closed_folders
 from magi2.cli.console import TerminalProgress, print_json, results
 from magi2.cli.render_work import RenderWork
 from magi2.config.profile import Profile
@@ -20,7 +21,6 @@ from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.errors import CorruptedArtifactError, InputError, in_one_line
 from magi2.inputs.files import InputRoots
-from magi2.intake import closed_folders
 from magi2.prompts.figures import parse_image_argument
 from magi2.types import Clip, StageName
 
@@ -79,7 +79,7 @@ def stage_command(
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
-    from magi2.stages.recipes import stage_names
+    from magi2.recipes.book import stage_names
 
     for resolved in profiles.values():
         names = [stage.value for stage in stage_names(resolved)]

@@ -15,8 +15,8 @@ from magi2.types import Clip, StageName
 if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
     from magi2.parallel.layout import ParallelLayout
+    from magi2.recipes.result import StageResult
     from magi2.stages.context import StageContext
-    from magi2.stages.progress import StageResult
     from magi2.stages.render import Outcome
 
 
@@ -76,10 +76,10 @@ class RenderWork:
     def _render_in_groups(self) -> Iterable[Outcome]:
         """A clip whose file is in the store needs no group, whatever retention has taken of what led to it."""
         from magi2.checkpoints.layout import CheckpointFolder
-        from magi2.stages.books import recipe_book
-        from magi2.stages.recipes import stage_names
+        from magi2.recipes.book import stage_names
+        from magi2.recipes.load import recipe_book
+        from magi2.recipes.lookup import stored_results
         from magi2.stages.render import Outcome
-        from magi2.stages.reuse import stored_results
 
         weights = CheckpointFolder(self.settings.checkpoint_root())
         outcomes = {clip.clip_id: Outcome(clip) for clip in self.clips}
@@ -95,7 +95,7 @@ class RenderWork:
     def _run_in_groups(
         self, clips: Sequence[Clip], stages_of: Callable[[Profile], Sequence[StageName]]
     ) -> dict[str, list[StageResult]]:
-        from magi2.runtime.group_render import run_in_groups
+        from magi2.jobs.groups import run_in_groups
 
         return run_in_groups(
             clips,
@@ -108,7 +108,7 @@ class RenderWork:
         )
 
     def _contexts(self) -> Iterator[tuple[list[Clip], StageContext]]:
-        from magi2.locks import artifact_locks
+        from magi2.runtime.lock import artifact_locks
         from magi2.stages.prepare import prepare
 
         for profile, group in self._groups():

@@ -12,7 +12,7 @@ from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError, InputError
 
 if TYPE_CHECKING:
-    from magi2.cost import BatchCost
+    from magi2.catalog.cost import BatchCost
 
 CLIP_FILES = ("copy", "link", "none")
 
@@ -47,7 +47,8 @@ def report_command(
 def _cost(settings: Settings, batch: str) -> BatchCost | None:
     """What the catalog says that the batch took; None, and a line that says so, when it does not answer."""
     from magi2.catalog import catalog_url, open_catalog
-    from magi2.cost import BatchCost, Price
+    from magi2.catalog.cost import BatchCost
+    from magi2.config.price import Price
     from magi2.errors import ConfigError
 
     try:

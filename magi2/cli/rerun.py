@@ -28,7 +28,7 @@ def rerun_command(
 ) -> None:
     """Run a batch again. With --set the changed stages are made; without, stages from --from on are made again and
     their digests compared with what is stored."""
-    from magi2.rerun import FAILED, rerun_conf
+    from magi2.batches.rerun import FAILED, rerun_conf
 
     stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
     if from_stage not in stages:
@@ -52,13 +52,13 @@ def rerun_command(
 
 def _check(settings: Settings, batch: str, only: list[str], overrides: list[str], from_stage: StageName) -> None:
     """Everything the run would refuse is refused here, where the user sees it at once."""
+    from magi2.batches.plan import load_batch
+    from magi2.batches.rerun import check_first_stage, rerun_batch
     from magi2.checkpoints.layout import CheckpointFolder
     from magi2.config.profile import Profile
     from magi2.config.strict import validate
     from magi2.deployment import open_store_to_render
-    from magi2.plan import load_batch
-    from magi2.rerun import check_first_stage, rerun_batch
-    from magi2.stages.books import recipe_book
+    from magi2.recipes.load import recipe_book
 
     store, weights = open_store_to_render(settings, dry_run=True), CheckpointFolder(settings.checkpoint_root())
     with TemporaryDirectory() as scratch:

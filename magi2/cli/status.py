@@ -17,12 +17,12 @@ from rich.text import Text
 from magi2.cli.console import errors, print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 from magi2.errors import InputError
-from magi2.plain import duration, plain
+from magi2.report.plain import duration, plain
 
 if TYPE_CHECKING:
     from magi2.catalog import Catalog
-    from magi2.cost import Price
-    from magi2.status import BatchStatus, ShardStatus
+    from magi2.config.price import Price
+    from magi2.report.status import BatchStatus, ShardStatus
 
 REFRESH_S = 2.0
 SHARD_COLUMNS = ("shard", "profile", "stage", "done", "failed", "clip", "step", "rate", "time left", "cost")
@@ -37,7 +37,7 @@ def status_command(
 ) -> None:
     """Show how far a batch is: each shard's stage, clip, step, rate, time left and cost; or the newest batches."""
     from magi2.catalog import catalog_url, open_catalog
-    from magi2.cost import Price
+    from magi2.config.price import Price
 
     if watch and as_json:
         raise InputError("--watch and --json exclude each other", hint="call --json as often as you like")
@@ -56,7 +56,7 @@ def status_command(
 
 
 def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> list[BatchStatus]:
-    from magi2.status import batch_status, recent_batches
+    from magi2.report.status import batch_status, recent_batches
 
     now = datetime.now(UTC)
     if batch is not None:

@@ -1,7 +1,8 @@
 """What became of a batch: every clip that failed by name, stage and reason."""
 
+from magi2.batches.failures import save_failure
+from magi2.errors import reason_of
 from magi2.report.build import build_report, profile_stages, save_report
-from magi2.report.failures import reason_of, save_failure
 from magi2.report.markdown import to_markdown
 from magi2.report.records import Report, ReportedClip, StageCount
 

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.cost import BatchCost
-from magi2.errors import BatchCancelledError, BudgetSpentError, CorruptedArtifactError
-from magi2.plan import load_batch, read_document
-from magi2.report.failures import MAX_PROMPT, MAX_REASON, load_failure
+from magi2.batches.failures import load_failure
+from magi2.batches.plan import load_batch, read_document
+from magi2.batches.results import read_results
+from magi2.catalog.cost import BatchCost
+from magi2.errors import MAX_PROMPT, MAX_REASON, BatchCancelledError, BudgetSpentError, CorruptedArtifactError, cut
 from magi2.report.markdown import to_markdown
 from magi2.report.records import LISTS, Report, ReportedClip, StageCount, StageOutcome
-from magi2.runtime.events import cut
-from magi2.runtime.results import read_results
 from magi2.types import StageName
 
 

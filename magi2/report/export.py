@@ -18,7 +18,7 @@ from typing import Literal
 
 from magi2.artifacts.recipe import sha256_file
 from magi2.artifacts.store import ArtifactStore
-from magi2.cost import BatchCost
+from magi2.catalog.cost import BatchCost
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors, partial_file
 from magi2.report.page import to_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from magi2.cost import amount_text
+from magi2.config.price import amount_text
 from magi2.report.records import LISTS, Report, ReportedClip, StageCount
 
 

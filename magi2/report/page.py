@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, tostring
 
-from magi2.cost import amount_text
-from magi2.plain import duration, plain
+from magi2.config.price import amount_text
+from magi2.report.plain import duration, plain
 from magi2.report.records import Report
 from magi2.report.shared import SharedClip, SharedReport
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.cost import BatchCost
-from magi2.plan import load_batch
+from magi2.batches.plan import load_batch
+from magi2.batches.rerun import batch_clips
+from magi2.catalog.cost import BatchCost
 from magi2.report.build import build_report
 from magi2.report.records import LISTS, Report, ReportedClip
-from magi2.rerun import batch_clips
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from magi2.plain import plain
+from magi2.report.plain import plain
 from magi2.report.shared import SharedClip, SharedReport
 from magi2.types import StageName
 

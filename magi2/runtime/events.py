@@ -9,15 +9,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from magi2.errors import ContractError, Magi2Error
+from magi2.errors import ContractError
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
 MAX_QUOTE = 200
-MAX_MESSAGE = 1000
-_QUOTING_CODES = frozenset({"error", "input", "prompt_too_long", "image", "enhancement"})
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -180,18 +178,3 @@ def from_line(line: bytes) -> Event | None:
     except ValidationError as error:
         places = ", ".join(".".join(map(str, problem["loc"])) or "value" for problem in error.errors())
         raise ContractError(f"event stream: {kind}: bad {places[:MAX_QUOTE]}") from error
-
-
-def error_text(error: Magi2Error) -> str:
-    """The error's message as it may leave the process: one line, cut where it could quote a prompt at length."""
-    return cut(" ".join(str(error).split()), MAX_QUOTE if quotes_users(error.code) else MAX_MESSAGE)
-
-
-def quotes_users(code: str) -> bool:
-    """Whether errors of this code may quote what a user or a language model wrote."""
-    return code in _QUOTING_CODES
-
-
-def cut(text: str, limit: int) -> str:
-    """At most `limit` characters of the text."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -38,7 +38,7 @@ from magi2.runtime.progress_log import ProgressLog
 from magi2.runtime.run_folder import run_folder
 from magi2.runtime.tally import ClipLostError, Tally
 from magi2.runtime.watch import Limits, Watch
-from magi2.torch_build import is_cpu
+from magi2.stages.layouts import is_cpu
 
 logger = logging.getLogger(__name__)
 

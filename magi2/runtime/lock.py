@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from magi2.artifacts.address import canonical_address
+from magi2.artifacts.recipe import Recipe
 from magi2.errors import CancelledError, InfrastructureError
 from magi2.runtime.job import Devices
 from magi2.runtime.run_folder import run_folder
+
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _TELL_S = 10.0
@@ -85,6 +90,26 @@ def work_lock(
             yield held
     finally:
         _remove_if_free(place / wanted[0][0])
+
+
+def artifact_locks(store: str, on_wait: Callable[[], None]) -> Callable[[Recipe], AbstractContextManager[None]]:
+    """What makes locks of recipes, each held inside its context by one process of this user and host at a time.
+
+    They are for renders on the CPU, which no lock on accelerators keeps apart. Who had to wait for one finds the
+    artifact in the store of this address. There is no limit: the kernel frees what a dead process held. `on_wait` is
+    called at once and then every 10 s.
+    """
+
+    @contextmanager
+    def lock(recipe: Recipe) -> Iterator[None]:
+        def tell(holder: str) -> None:
+            on_wait()
+            logger.info("artifact %s/%s: waits for %s", recipe.stage, recipe.key, holder)
+
+        with work_lock(store, recipe.stage, recipe.key, timeout_s=math.inf, on_wait=tell):
+            yield
+
+    return lock
 
 
 @contextmanager

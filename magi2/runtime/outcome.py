@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from magi2.errors import InfrastructureError, Magi2Error, error_from_code
-from magi2.runtime.events import Failure, quotes_users
+from magi2.errors import InfrastructureError, Magi2Error, error_from_code, quotes_users
+from magi2.runtime.events import Failure
 from magi2.runtime.exit_codes import error_from_exit
 from magi2.runtime.job import LostClip
 from magi2.runtime.watch import Ending

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from magi2.errors import Magi2Error
+from magi2.errors import Magi2Error, error_text
+from magi2.recipes.result import StageResult
 from magi2.runtime.events import (
     ClipFinished,
     Event,
@@ -28,11 +29,9 @@ from magi2.runtime.events import (
     StageStarted,
     Step,
     Waiting,
-    error_text,
     to_line,
 )
 from magi2.runtime.job import ACCELERATOR_STAGES
-from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)

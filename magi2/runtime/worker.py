@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from magi2.batches.results import failed_clips, write_results
 from magi2.errors import (
     CancelledError,
     GroupLostError,
@@ -21,21 +22,20 @@ from magi2.errors import (
     Magi2Error,
     OutOfMemoryError,
     error_from_code,
+    error_text,
     in_one_line,
 )
 from magi2.runtime.channel import connect
-from magi2.runtime.events import error_text
 from magi2.runtime.exit_codes import ExitCode, exit_code
 from magi2.runtime.job import StageJob
 from magi2.runtime.process import die_with_parent
 from magi2.runtime.progress import EventProgress
-from magi2.runtime.results import failed_clips, write_results
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
     from magi2.config.profile import Profile
     from magi2.config.settings import Settings
-    from magi2.stages.progress import StageResult
+    from magi2.recipes.result import StageResult
     from magi2.stages.team import Team
 
 logger = logging.getLogger(__name__)
@@ -118,12 +118,12 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
 
 def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
     """Run the stage with whoever follows, and store its results."""
-    from magi2.control import BetweenClips
+    from magi2.batches.plan import load_shard
+    from magi2.catalog.gate import CancelCheck
     from magi2.deployment import open_store_to_render
-    from magi2.locks import artifact_locks
-    from magi2.plan import load_shard
+    from magi2.recipes.book import stage_names
+    from magi2.runtime.lock import artifact_locks
     from magi2.stages.prepare import prepare
-    from magi2.stages.recipes import stage_names
     from magi2.stages.render import run_stage
 
     store = open_store_to_render(settings)
@@ -138,7 +138,7 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
         lost = _lost_results(job, clips, progress)
         context = prepare(shard.profile, settings, clips, progress=progress, store_opener=lambda: store, team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
-        context.before_clip = BetweenClips(settings, job.batch_id).check
+        context.before_clip = CancelCheck(settings, job.batch_id).check
         if context.device.type == "cpu":
             context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
@@ -160,7 +160,7 @@ def _follow(job: StageJob, progress: EventProgress, settings: Settings, team: Te
 
 def _lost_results(job: StageJob, clips: Sequence[Clip], progress: EventProgress) -> dict[str, StageResult]:
     """Results of the clips that earlier groups did not survive, told at once, by clip id."""
-    from magi2.stages.progress import StageResult
+    from magi2.recipes.result import StageResult
 
     errors = {clip.clip_id: error_from_code(clip.code, clip.message) for clip in job.lost}
     lost = {

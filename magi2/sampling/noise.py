@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError
-from magi2.seeds import check_seed
+from magi2.types import check_seed
 
 DRAWS = ("video", "audio", "refiner")
 

@@ -25,9 +25,9 @@ from magi2.errors import (
     OutOfMemoryError,
     in_one_line,
 )
+from magi2.recipes.result import StageResult
 from magi2.stages.context import TENSORS, StageContext
 from magi2.stages.contracts import Contract, check_contract
-from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)

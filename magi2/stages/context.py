@@ -19,10 +19,10 @@ from magi2.media.ffmpeg import Ffmpeg
 from magi2.platform import Accelerator
 from magi2.prompts.caption import Caption
 from magi2.prompts.client import EndpointSettings
-from magi2.stages.captions import CAPTION, caption_key, fetch_or_remove
+from magi2.recipes.book import RecipeBook
+from magi2.recipes.captions import CAPTION, caption_key, fetch_or_remove
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import Progress, Silent
-from magi2.stages.recipes import RecipeBook
 from magi2.stages.team import Team
 from magi2.types import Clip, StageName
 

@@ -16,10 +16,10 @@ from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.video_vae.encoder import WanEncoder
 from magi2.models.video_vae.loading import load_wan_encoder
 from magi2.prompts.compact import compact_prompt
+from magi2.recipes.book import encoder_text
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, text_contract
-from magi2.stages.recipes import encoder_text
 from magi2.types import Clip, FigureImage, StageName
 
 if TYPE_CHECKING:

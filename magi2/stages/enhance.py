@@ -8,9 +8,9 @@ from typing import ClassVar
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
 from magi2.prompts.enhance import enhance
+from magi2.recipes.book import prompt_figures
+from magi2.recipes.captions import CAPTION, FALLBACK, caption_flags
 from magi2.stages.base import Product, Stage
-from magi2.stages.captions import CAPTION, FALLBACK, caption_flags
-from magi2.stages.recipes import prompt_figures
 from magi2.types import Clip, StageName
 
 

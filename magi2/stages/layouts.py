@@ -4,10 +4,11 @@ of the machine.
 
 from __future__ import annotations
 
+from importlib import metadata, util
+
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.parallel.layout import ModelHeads, ParallelLayout, check_heads
-from magi2.torch_build import is_cpu_only
 from magi2.types import StageName
 
 ONE_RANK = ParallelLayout()
@@ -48,3 +49,13 @@ def _whole_host(settings: Settings) -> ParallelLayout:
     count = platform.device_count(accelerator=platform.current(settings.device))
     size = 1 << (count.bit_length() - 1)
     return ParallelLayout(cp=size, ep=size)
+
+
+def is_cpu_only() -> bool:
+    """Whether torch can use no accelerator here, whatever the host has; False where its version does not tell."""
+    return util.find_spec("torch_musa") is None and metadata.version("torch").endswith("+cpu")
+
+
+def is_cpu(device: str | None) -> bool:
+    """Whether MAGI2_DEVICE of this value, or its absence, means the CPU; False where torch alone would know."""
+    return is_cpu_only() if device is None else device.partition(":")[0] == "cpu"

@@ -12,10 +12,10 @@ from magi2.media.deliver import deliver
 from magi2.media.delivery import delivered_frame_count
 from magi2.media.poster import write_contact_sheet, write_poster
 from magi2.media.probe import ExpectedClip, check_clip, probe
+from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import missing_input
 from magi2.stages.decode import PICTURE, SOUND
-from magi2.stages.recipes import delivered_frames, frame_rate
 from magi2.types import Clip, StageName
 
 CLIP, POSTER, CONTACT_SHEET, PROBE = "clip.mp4", "poster.jpg", "contact_sheet.jpg", "probe.json"

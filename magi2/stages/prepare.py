@@ -15,7 +15,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
 from magi2.media.ffmpeg import find_ffmpeg
-from magi2.stages.books import endpoint_settings, recipe_book
+from magi2.recipes.load import endpoint_settings, recipe_book
 from magi2.stages.context import StageContext
 from magi2.stages.layouts import check_layout
 from magi2.stages.progress import Progress, Silent

@@ -12,16 +12,16 @@ from magi2 import platform
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors, partial_file
+from magi2.recipes.book import stage_names
+from magi2.recipes.captions import fetch_or_remove
+from magi2.recipes.result import StageResult
 from magi2.stages.base import Stage
-from magi2.stages.captions import fetch_or_remove
 from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import CLIP, CONTACT_SHEET, POSTER, MuxStage
 from magi2.stages.preview import PreviewStage
-from magi2.stages.progress import StageResult
-from magi2.stages.recipes import stage_names
 from magi2.stages.refine import RefineStage
 from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName

@@ -16,8 +16,8 @@ from torch import Tensor
 from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.errors import GroupLostError, InfrastructureError, Magi2Error
+from magi2.recipes.result import StageResult
 from magi2.stages.base import Models, Product, Stage
-from magi2.stages.progress import StageResult
 from magi2.stages.snapshots import LoopState, SnapshotWriter, snapshot_name
 from magi2.types import Clip
 

@@ -16,23 +16,23 @@ from typing import Any
 
 from airflow.models.taskreschedule import TaskReschedule
 from airflow.utils.session import create_session
+from magi2_airflow.base import StageOperator
 from sqlalchemy import func, select
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.manifest import ManifestDraft
-from magi2.bookkeeping import Bookkeeper, due_work
+from magi2.batches.plan import load_shard
+from magi2.batches.results import write_results
 from magi2.catalog import Actor, BatchState, Catalog, NewBatch, open_catalog
 from magi2.catalog.engine import catalog_url
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.settings import Settings
-from magi2.plan import load_shard
+from magi2.jobs.recorder import Bookkeeper, due_work
+from magi2.recipes.load import recipe_book
+from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished
 from magi2.runtime.job import ACCELERATOR_STAGES, StageJob
-from magi2.runtime.results import write_results
-from magi2.stages.books import recipe_book
-from magi2.stages.progress import StageResult
 from magi2.types import StageName
-from operators.base import StageOperator
 
 DAGS = Path(__file__).parents[2] / "dags"
 ANN = Actor("1", "ann")

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.intake import plan_location
+from magi2.batches.plan import BatchOptions, BatchPlan
+from magi2.batches.results import read_results
 from magi2.catalog import Catalog, ClipState, RunState, catalog_url, open_catalog
 from magi2.catalog.verify import verify
 from magi2.config.settings import Settings
-from magi2.intake import plan_location
-from magi2.plan import BatchOptions, BatchPlan
 from magi2.report import Report, build_report
-from magi2.runtime.results import read_results
 from magi2.stages.prepare import prepare
 from magi2.stages.render import render
 from magi2.types import StageName

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from magi2.batches.plan import BatchOptions
 from magi2.config.settings import Settings
-from magi2.plan import BatchOptions
 from magi2.runtime.run_folder import run_folder
 from tests.airflow.fault_site import (
     LATE,

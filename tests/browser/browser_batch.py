@@ -9,17 +9,18 @@ from typing import Any
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
-from magi2.bookkeeping import Bookkeeper
+from magi2.batches.intake import plan_location
+from magi2.batches.plan import BatchOptions, BatchPlan, Shard, save_plan
+from magi2.batches.results import write_results
 from magi2.config.settings import Settings
-from magi2.intake import plan_location
-from magi2.plan import BatchOptions, BatchPlan, Shard, save_plan
+from magi2.errors import error_text
+from magi2.jobs.recorder import Bookkeeper
+from magi2.recipes.book import stage_names
+from magi2.recipes.result import StageResult
 from magi2.report import build_report, save_report
-from magi2.runtime.events import ClipFinished, error_text
+from magi2.runtime.events import ClipFinished
 from magi2.runtime.job import StageJob
-from magi2.runtime.results import write_results
 from magi2.stages.prepare import prepare
-from magi2.stages.progress import StageResult
-from magi2.stages.recipes import stage_names
 from magi2.stages.render import run_stage
 
 SMALL = (

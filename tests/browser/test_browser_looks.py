@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import magi2_airflow
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-import operators
 from tests.browser.browser_batch import MARKUP, TOO_LONG
 from tests.browser.browser_page import PHONE, Page
 from tests.browser.browser_site import BrowserSite
 
-STATIC = Path(operators.__file__).parent / "renders" / "static"
+STATIC = Path(magi2_airflow.__file__).parent / "renders" / "static"
 MAX_PAGE_BYTES = 300_000
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Action, Actor, BatchState, Catalog, ClipState, Request, Run, RunState, StateError
+from magi2.catalog.gate import admission_state, requested
 from magi2.errors import InputError
 from magi2.types import StageName
 from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
@@ -22,7 +23,7 @@ def night(catalog: Catalog) -> str:
     return "night"
 
 
-def requested(catalog: Catalog) -> Request | None:
+def entered_request(catalog: Catalog) -> Request | None:
     found = catalog.batches.get("night")
     assert found is not None
     return found.requested
@@ -30,22 +31,22 @@ def requested(catalog: Catalog) -> Request | None:
 
 def test_wishes_are_kept_until_the_batch_runs_again(catalog: Catalog, night: str) -> None:
     catalog.control.pause(night, by=ANN)
-    assert requested(catalog) is Request.PAUSE
+    assert entered_request(catalog) is Request.PAUSE
     catalog.control.resume(night, by=ANN)
-    assert requested(catalog) is None
+    assert entered_request(catalog) is None
     catalog.control.pause(night, by=ANN)
     catalog.control.cancel(night, by=ANN)
-    assert requested(catalog) is Request.CANCEL
+    assert entered_request(catalog) is Request.CANCEL
     for ask in (catalog.control.resume, catalog.control.pause):
         with pytest.raises(StateError, match="was asked to cancel"):
             ask(night, by=ANN)
     catalog.batches.mark(night, BatchState.RUNNING)  # it had not begun: the wish still counts
-    assert requested(catalog) is Request.CANCEL
+    assert entered_request(catalog) is Request.CANCEL
     catalog.batches.mark(night, BatchState.CANCELLED)
     with pytest.raises(StateError, match="too late to cancel"):
         catalog.control.cancel(night, by=ANN)
     catalog.batches.mark(night, BatchState.RUNNING)
-    assert requested(catalog) is None
+    assert entered_request(catalog) is None
 
 
 def test_every_wish_is_in_the_log_with_who_and_when(catalog: Catalog, night: str) -> None:
@@ -136,9 +137,9 @@ def test_of_several_at_once_one_tells(catalog: Catalog) -> None:
 
 
 def ahead(catalog: Catalog, batch_id: str, stage: StageName = StageName.PREVIEW) -> str | None:
-    standing = catalog.control.standing(batch_id, stage)
-    assert standing is not None
-    return standing.ahead
+    state = admission_state(catalog, batch_id, 0, stage)
+    assert state is not None
+    return state.ahead
 
 
 def test_waiting_clips_of_a_more_urgent_batch_go_first(catalog: Catalog) -> None:
@@ -172,25 +173,23 @@ def test_equal_priorities_and_finished_clips_hold_nobody_up(catalog: Catalog, st
     assert ahead(catalog, "night") is None
 
 
-def test_standing_says_what_was_asked_and_spent(catalog: Catalog) -> None:
+def test_admission_state_says_what_was_asked_and_spent(catalog: Catalog) -> None:
     (clip_id,) = enter(catalog, [make_clip(1)], budget=3.5)
-    assert catalog.control.standing("nigth", StageName.ENCODE) is None
-    assert not catalog.control.has_reached("night", 0, StageName.PREVIEW)
+    assert admission_state(catalog, "nigth", 0, StageName.ENCODE) is None
     catalog.runs.finish("night", [failed(clip_id, accelerator_seconds=7.0)])
     catalog.control.pause("night", by=ANN)
-    standing = catalog.control.standing("night", StageName.ENCODE)
-    assert standing is not None
-    assert (standing.requested, standing.budget, standing.accelerator_seconds) == (Request.PAUSE, 3.5, 7.0)
-    assert catalog.control.has_reached("night", 0, StageName.PREVIEW)
-    assert not catalog.control.has_reached("night", 1, StageName.PREVIEW)
+    begun, other = (admission_state(catalog, "night", shard, StageName.ENCODE) for shard in (0, 1))
+    assert begun is not None and other is not None
+    assert (begun.requested, begun.budget, begun.accelerator_seconds) == (Request.PAUSE, 3.5, 7.0)
+    assert (begun.has_begun, other.has_begun) == (True, False)
 
 
 def test_wishes_for_a_batch_that_had_finished_are_history(catalog: Catalog, night: str) -> None:
     catalog.control.cancel(night, by=ANN)
-    assert catalog.control.requested(night) is Request.CANCEL
+    assert requested(catalog, night) is Request.CANCEL
     catalog.batches.mark(night, BatchState.CANCELLED)
-    assert catalog.control.requested(night) is None
-    assert catalog.control.requested("nigth") is None
+    assert requested(catalog, night) is None
+    assert requested(catalog, "nigth") is None
 
 
 def test_withdrawn_clips_are_waiting_and_start_anew(catalog: Catalog) -> None:

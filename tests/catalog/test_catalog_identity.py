@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Connection, Table, select, update
 
 from magi2.artifacts import ArtifactStore, LocalStore, Manifest
+from magi2.batches.retention import RetentionPolicy, collect_garbage
 from magi2.catalog import Action, Actor, Catalog, ClipQuery, ClipState, open_catalog
 from magi2.catalog.identity import (
     DOCUMENT,
@@ -30,7 +31,6 @@ from magi2.catalog.rebuild import rebuild
 from magi2.catalog.tables import Base, IdentityRow
 from magi2.catalog.verify import verify
 from magi2.errors import ConfigError, IdentityError, InfrastructureError
-from magi2.retention import RetentionPolicy, collect_garbage
 from magi2.types import Clip, StageName
 from tests.catalog.catalog_samples import StoredPlan, done, enter, failed, make_clip, publish, result
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts import LocalStore, sha256_file
-from magi2.batch import BadRow
+from magi2.batches.batch_file import BadRow
+from magi2.batches.plan import BatchOptions, BatchPlan, Shard, save_plan
 from magi2.catalog import BatchState, Catalog, ClipState
 from magi2.catalog.documents import read_batch
 from magi2.catalog.progress import profile_stages
@@ -15,8 +16,7 @@ from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.plan import BatchOptions, BatchPlan, Shard, save_plan
-from magi2.stages.recipes import stage_names
+from magi2.recipes.book import stage_names
 from magi2.types import Clip, FigureImage
 from tests.catalog.catalog_samples import publish
 

@@ -7,7 +7,7 @@ import pytest
 from magi2.cli import render
 from magi2.cli.console import TerminalProgress
 from magi2.errors import Magi2Error
-from magi2.stages.progress import StageResult
+from magi2.recipes.result import StageResult
 from magi2.stages.render import Outcome
 from magi2.types import Clip, StageName
 

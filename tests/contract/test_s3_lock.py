@@ -17,8 +17,8 @@ from minio.credentials import StaticProvider
 from magi2.artifacts import ManifestDraft, Recipe
 from magi2.artifacts import s3 as s3_module
 from magi2.artifacts.s3 import PROBE_NAME, S3Store
+from magi2.catalog.lock import run_locks
 from magi2.config.settings import Settings
-from magi2.locks import run_locks
 from tests.real_servers import postgresql
 
 WRITERS = 8

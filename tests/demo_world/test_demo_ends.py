@@ -14,15 +14,15 @@ import pytest
 from magi2.artifacts.address import open_store
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.store import ArtifactStore
-from magi2.batch import Batch
+from magi2.batches.batch_file import Batch
+from magi2.batches.plan import BatchOptions, plan_batch, save_plan
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.settings import Settings
-from magi2.plan import BatchOptions, plan_batch, save_plan
 from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook
+from magi2.recipes.captions import CAPTION
+from magi2.recipes.load import recipe_book
 from magi2.report import build_report, save_report
-from magi2.stages.books import recipe_book
-from magi2.stages.captions import CAPTION
-from magi2.stages.recipes import RecipeBook
 from magi2.types import Clip, StageName
 from tests.report_samples import NO_REFINER
 from tools import demo

@@ -10,12 +10,12 @@ import pytest
 from demo_world.reading import read_caption
 from demo_world.scenes import TOUCHING, draw_scene
 from demo_world.wordings import DEFECTS, FIGURE_STYLES, STYLES, Style, write_caption
-from magi2.batch import read_batch
+from magi2.batches.batch_file import read_batch
 from magi2.config.load import load_negative_prompt, load_profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.prompts.enhance import enhance
-from magi2.stages.recipes import RecipeBook, delivered_frames, encoder_text, prompt_figures, stage_names
+from magi2.recipes.book import RecipeBook, delivered_frames, encoder_text, prompt_figures, stage_names
 from magi2.types import Clip, FigureImage, StageName
 
 CONFIGS = Settings().configs

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from magi2.catalog import ClipState
 from magi2.errors import InfrastructureError
-from magi2.status import BatchStatus, ShardStatus
+from magi2.report.status import BatchStatus, ShardStatus
 from magi2.types import StageName
 from tools.demo_progress import STALL_S, LiveLine, Standing, follow
 

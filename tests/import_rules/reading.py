@@ -10,8 +10,10 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("magi2", "operators", "dags")
+PRODUCT = ("magi2", "magi2_airflow", "dags")
 AROUND = ("tools", "demo_world", "benchmarks")
+FOLDERS = {"magi2_airflow": ROOT / "operators"}
+"""Where a package lies, if not in the root."""
 HEAVY = {"torch", "triton", "transformers", "tokenizers", "safetensors.torch", "numpy"}
 
 
@@ -40,12 +42,16 @@ def below(module: str, *packages: str) -> bool:
 @cache
 def sources() -> dict[str, ast.Module]:
     """Every module of the product and of what surrounds it, by dotted name."""
-    paths = [path for top in (*PRODUCT, *AROUND) for path in sorted((ROOT / top).rglob("*.py"))]
-    return {_module_name(path): ast.parse(path.read_text(), str(path)) for path in paths}
+    return {
+        _module_name(path, folder): ast.parse(path.read_text(), str(path))
+        for top in (*PRODUCT, *AROUND)
+        for folder in [FOLDERS.get(top, ROOT)]
+        for path in sorted((folder / top).rglob("*.py"))
+    }
 
 
-def _module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+def _module_name(path: Path, folder: Path) -> str:
+    parts = path.relative_to(folder).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

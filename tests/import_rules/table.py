@@ -62,98 +62,85 @@ def goes_down(importer: str, module: str) -> bool:
 
 TABLE = [
     # Airflow's side: the files of DAGs, the operators, the page Renders.
-    Row("dags", "", "airflow operators"),
+    Row("dags", "", "airflow magi2_airflow"),
     Row(
-        "operators",
-        "artifacts bookkeeping catalog config control cost deployment errors inbox inputs intake plan report "
-        "retention runtime runtime.job stages.layouts types",
-        "airflow magi2 operators.renders",
+        "magi2_airflow",
+        "artifacts batches catalog config deployment errors inputs jobs report runtime stages.layouts types",
+        "airflow magi2",
     ),
     Row(
-        "operators.renders",
-        "artifacts catalog config cost errors metrics prompts rerun stages.captions stages.recipes types",
+        "magi2_airflow.renders",
+        "artifacts batches catalog config errors prompts recipes report types",
         "airflow fastapi httpx prometheus_client pydantic",
     ),
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts bookkeeping catalog checkpoints config intake kernels models parallel plan platform prompts runtime "
-        "sampling stages types",
+        "artifacts batches catalog checkpoints config jobs kernels models parallel platform prompts recipes "
+        "runtime sampling stages types",
         "httpx safetensors tools torch triton",
         heavy=True,
     ),
     Row(
         "tools",
-        "artifacts catalog checkpoints.layout cli.console config errors files media plain rerun runtime stages.books "
-        "stages.reuse status types",
+        "artifacts batches catalog checkpoints.layout cli config errors files media recipes report runtime types",
         "PIL demo_world rich",
         heavy=True,
     ),
     Row(
         "demo_world",
-        "artifacts batch checkpoints.layout config deployment errors files media models prompts sampling stages types",
+        "artifacts batches checkpoints.layout config deployment errors files media models prompts sampling "
+        "stages types",
         "PIL magi2 numpy safetensors tokenizers torch transformers",
         heavy=True,
     ),
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batch catalog checkpoints config cost deployment errors estimate inputs intake locks media.ffmpeg "
-        "parallel.layout plain plan platform prompts.figures report rerun retention runtime seeds stages status types",
+        "artifacts batches catalog checkpoints config deployment errors inputs jobs media.ffmpeg "
+        "parallel.layout platform prompts recipes report runtime.lock stages types",
         "httpx magi2 rich typer yaml",
     ),
-    # What a run leaves behind: the catalog's entries, reports, figures.
-    Row("magi2.bookkeeping", "artifacts catalog config cost errors pace plan report runtime types"),
-    Row("magi2.report", "artifacts cost errors files plain plan rerun runtime types"),
-    Row("magi2.metrics", "artifacts catalog cost errors types", "prometheus_client"),
-    Row("magi2.status", "catalog cost errors types"),
-    Row("magi2.plain"),
-    # Process groups that run the stages of one shard, and whether they may.
+    # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
     Row(
-        "magi2.runtime",
-        "artifacts checkpoints.layout config control deployment errors files locks parallel.layout plan platform "
-        "stages torch_build types",
-        "torch",
+        "magi2.jobs",
+        "artifacts batches catalog checkpoints.layout config errors parallel.layout recipes report runtime "
+        "stages.progress types",
     ),
+    # What a run leaves behind: reports, status, figures.
+    Row("magi2.report", "artifacts batches catalog config errors files types", "prometheus_client"),
+    Row("magi2.report.plain"),
+    # Process groups that run the stages of one shard.
+    Row("magi2.runtime", "batches catalog config deployment errors files platform recipes stages types", "torch"),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
-    Row("magi2.control", "artifacts catalog config cost errors plan runtime.job types"),
-    Row("magi2.pace", "runtime.events"),
-    # Batches: from a file to a plan, and again.
-    Row(
-        "magi2.intake",
-        "artifacts batch checkpoints.layout config cost errors inputs plan rerun stages.books stages.recipes",
-    ),
-    Row("magi2.inbox", "batch errors files inputs"),
-    Row("magi2.estimate", "artifacts parallel.layout plan types"),
-    Row("magi2.retention", "artifacts errors stages.snapshots types"),
-    Row("magi2.rerun", "artifacts batch config errors plan stages.recipes types"),
-    Row("magi2.plan", "artifacts batch config cost errors files inputs stages.captions stages.recipes types"),
-    Row("magi2.batch", "config errors inputs media.image prompts seeds types"),
     # The deployment: store and catalog, opened together.
-    Row("magi2.deployment", "artifacts catalog config errors locks"),
-    # The database, locks, and what the ranks of a group and its launcher say to each other.
-    Row("magi2.locks", "artifacts catalog config runtime.lock"),
-    Row("magi2.catalog", "artifacts config cost errors files types", "alembic pydantic sqlalchemy"),
-    Row("magi2.cost", "config errors types"),
+    Row("magi2.deployment", "artifacts catalog config errors"),
+    # The database, and the gate that asks it whether work may go on.
+    Row("magi2.catalog", "artifacts batches config errors files types", "alembic pydantic sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
-    Row("magi2.runtime.events magi2.runtime.exit_codes magi2.runtime.job", "errors parallel.layout types", "pydantic"),
+    Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
+    # Batches: from a file to a plan, the documents in the store, and again.
+    Row(
+        "magi2.batches",
+        "artifacts checkpoints.layout config errors files inputs media.image parallel.layout prompts recipes "
+        "runtime.job stages.snapshots types",
+    ),
+    Row("magi2.runtime.job", "errors parallel.layout types"),
     # The stages, and the checkpoints that they load.
     Row(
         "magi2.stages",
-        "artifacts checkpoints.layout config errors files inputs media models parallel platform prompts sampling types",
+        "artifacts checkpoints.layout config errors files inputs media models parallel platform prompts "
+        "recipes sampling types",
         "torch",
         heavy=True,
     ),
     Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
-    # What determines an artifact, and what of it is stored.
-    Row("magi2.stages.reuse", "artifacts errors stages.captions stages.progress stages.recipes types"),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
-    Row("magi2.stages.layouts", "config parallel.layout platform torch_build types"),
+    Row("magi2.stages.layouts", "config parallel.layout platform types"),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths"),
-    Row("magi2.stages.progress", "errors types"),
-    Row("magi2.stages.books", "config prompts stages.recipes"),
-    Row("magi2.stages.captions", "artifacts errors prompts stages.recipes types"),
-    Row("magi2.stages.recipes", "artifacts config models.preview.lengths prompts types"),
+    Row("magi2.stages.progress", "recipes types"),
+    # What determines an artifact, and what of it is stored.
+    Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts types"),
     Row(
         "magi2.config",
         "errors inputs media.delivery models.preview.config models.refiner.config models.video_vae.config "
@@ -162,12 +149,11 @@ TABLE = [
     ),
     Row("magi2.checkpoints.layout", "artifacts errors"),
     Row("magi2.artifacts", "errors files", "magi2 minio safetensors torch urllib3"),
-    Row("magi2.torch_build"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),
     Row("magi2.media", "errors files", "PIL av ffmpeg torch", heavy=True),
-    Row("magi2.sampling", "errors seeds", "torch", heavy=True),
+    Row("magi2.sampling", "errors types", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
     Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
     Row("magi2.kernels", "", "torch triton", heavy=True),
@@ -186,10 +172,9 @@ TABLE = [
     ),
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
     # Known to all.
-    Row("magi2.seeds", "errors"),
     Row("magi2.inputs", "errors files", "yaml"),
     Row("magi2.files", "errors"),
-    Row("magi2.types"),
+    Row("magi2.types", "errors"),
     Row("magi2.errors"),
     Row("magi2"),
 ]

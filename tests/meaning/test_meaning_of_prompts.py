@@ -25,8 +25,8 @@ from demo_world.reading import read_caption
 from demo_world.scenes import Scene
 from magi2.artifacts.local import LocalStore
 from magi2.config.settings import Settings
+from magi2.jobs.groups import run_in_groups
 from magi2.parallel.layout import ParallelLayout
-from magi2.runtime.group_render import run_in_groups
 from magi2.stages.progress import Silent
 from magi2.types import Clip, StageName
 from tests.meaning.meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings

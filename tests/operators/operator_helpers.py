@@ -12,18 +12,18 @@ from typing import Any
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
+from magi2.batches.plan import load_batch, load_shard
+from magi2.batches.results import write_results
 from magi2.catalog import Catalog, open_catalog
 from magi2.catalog.engine import catalog_url
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.settings import Settings
-from magi2.plan import load_batch, load_shard
 from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.captions import CAPTION
+from magi2.recipes.load import recipe_book
+from magi2.recipes.result import StageResult
 from magi2.runtime.job import StageJob
-from magi2.runtime.results import write_results
-from magi2.stages.books import recipe_book
-from magi2.stages.captions import CAPTION
-from magi2.stages.progress import StageResult
-from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.types import Clip, StageName
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import magi2.errors
 from magi2.artifacts.address import open_store
-from magi2.plan import load_shard
+from magi2.batches.plan import load_shard
+from magi2.batches.results import write_results
+from magi2.recipes.result import StageResult
 from magi2.runtime import worker
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
-from magi2.runtime.results import write_results
-from magi2.stages.progress import StageResult
 
 
 def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_results: bool) -> None:

@@ -10,15 +10,15 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
+from magi2_airflow.inbox import InboxOperator
+from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
 
+from magi2.batches.failures import save_failure
 from magi2.catalog import BatchState, ClipState, Run, RunState
 from magi2.errors import BatchCancelledError, BudgetSpentError
-from magi2.report import save_failure
 from magi2.types import StageName
-from operators.inbox import InboxOperator
-from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
-from operators.plan import PlanOperator
-from operators.report import ReportOperator
 from tests.operators.operator_helpers import Deployment, Task
 
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import RetryAction
+from magi2_airflow.base import RETRY_POLICY
+from magi2_airflow.inbox import InboxOperator
+from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
+from magi2_airflow.stages import PreviewOperator
+from magi2_airflow.watch import end_cancelled_batches
 
 from magi2.catalog import Action, Actor, BatchState
 from magi2.catalog.identity import last_refusal
 from magi2.errors import IdentityError
-from operators.base import RETRY_POLICY
-from operators.inbox import InboxOperator
-from operators.maintenance import expire_artifacts, reconcile_catalog, sweep_store
-from operators.plan import PlanOperator
-from operators.report import ReportOperator
-from operators.stages import PreviewOperator
-from operators.watch import end_cancelled_batches
 from tests.operators.operator_helpers import Deployment, Task
 
 

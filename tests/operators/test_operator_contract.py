@@ -11,14 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import RetryAction
-
-from magi2 import errors
-from magi2.types import StageName
-from operators.base import RETRY_POLICY, StageOperator
-from operators.links import ClipsLink, LogLink, ManifestLink, ReportLink
-from operators.plan import PlanOperator
-from operators.report import ReportOperator
-from operators.stages import (
+from magi2_airflow.base import RETRY_POLICY, StageOperator
+from magi2_airflow.links import ClipsLink, LogLink, ManifestLink, ReportLink
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
+from magi2_airflow.stages import (
     DecodeOperator,
     EncodeOperator,
     EnhanceOperator,
@@ -26,6 +23,9 @@ from operators.stages import (
     PreviewOperator,
     RefineOperator,
 )
+
+from magi2 import errors
+from magi2.types import StageName
 
 PLACES = {
     EnhanceOperator: "magi2_cpu",
@@ -119,7 +119,7 @@ def test_links_without_a_batch_are_hidden() -> None:
 
 def test_provider_is_announced_with_links_that_can_be_imported() -> None:
     (found,) = [
-        entry for entry in entry_points(group="apache_airflow_provider") if entry.module.startswith("operators")
+        entry for entry in entry_points(group="apache_airflow_provider") if entry.module.startswith("magi2_airflow")
     ]
     info = found.load()()
     assert info["package-name"] == "magi2"
@@ -134,6 +134,6 @@ def test_provider_is_announced_with_links_that_can_be_imported() -> None:
 
 def test_operators_import_without_torch() -> None:
     modules = ["base", "links", "stages", "plan", "report", "inbox", "maintenance", "provider_info"]
-    code = f"import sys, {', '.join(f'operators.{name}' for name in modules)}; "
+    code = f"import sys, {', '.join(f'magi2_airflow.{name}' for name in modules)}; "
     code += "assert not {'torch', 'triton', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from magi2_airflow.plan import PlanOperator
 from PIL import Image
 
+from magi2.batches.inbox import Inbox
+from magi2.batches.intake import deployment_roots
+from magi2.batches.plan import load_shard
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError, Magi2Error
-from magi2.inbox import Inbox
-from magi2.intake import deployment_roots
-from magi2.plan import load_shard
-from operators.plan import PlanOperator
 from tests.operators.operator_helpers import Deployment, Task
 
 SECRET = "hunter2-of-the-worker"

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from magi2_airflow.plan import PlanOperator
 from PIL import Image
 
 from magi2.catalog import BatchState, ClipState
 from magi2.errors import ConfigError, InputError
-from operators.plan import PlanOperator
 from tests.operators.operator_helpers import Deployment, Task
 
 KITE, BOAT = {"prompt": "a kite", "seed": 1}, {"prompt": "a boat", "seed": 2, "profile": "tiny-preview"}

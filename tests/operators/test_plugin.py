@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from airflow.plugins_manager import AirflowPlugin
 from fastapi.testclient import TestClient
-
-from operators.plugin import NAME, ROUTES, STATIC, RendersPlugin, react_app
+from magi2_airflow.plugin import NAME, ROUTES, STATIC, RendersPlugin, react_app
 
 
 def test_a_task_that_loads_plugins_does_not_load_the_pages() -> None:
-    modules = "{'operators.renders', 'operators.renders.app', 'magi2.artifacts', 'magi2.catalog'}"
-    code = f"import operators.plugin, sys; found = {modules} & set(sys.modules); assert not found, found"
+    modules = "{'magi2_airflow.renders', 'magi2_airflow.renders.app', 'magi2.artifacts', 'magi2.catalog'}"
+    code = f"import magi2_airflow.plugin, sys; found = {modules} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts.local import LocalStore
-from magi2.batch import BadRow
+from magi2.batches.batch_file import BadRow
+from magi2.batches.failures import save_failure
 from magi2.errors import ImageError, InfrastructureError, InputError
-from magi2.report import build_report, profile_stages, save_failure, save_report, to_markdown
-from magi2.stages.captions import FALLBACK
-from magi2.stages.recipes import stage_names
+from magi2.recipes.book import stage_names
+from magi2.recipes.captions import FALLBACK
+from magi2.report import build_report, profile_stages, save_report, to_markdown
 from magi2.types import StageName
 from tests.report_samples import NO_REFINER, TINY, clip, deliver, planned, run_stages
 

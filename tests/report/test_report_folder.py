@@ -15,10 +15,12 @@ from minio.credentials import StaticProvider
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.s3 import S3Store
 from magi2.artifacts.store import ArtifactStore
-from magi2.batch import BadRow
-from magi2.cost import BatchCost, Price
+from magi2.batches.batch_file import BadRow
+from magi2.batches.failures import save_failure
+from magi2.catalog.cost import BatchCost
+from magi2.config.price import Price
 from magi2.errors import BudgetSpentError, ImageError, InputError
-from magi2.report import build_report, save_failure, save_report
+from magi2.report import build_report, save_report
 from magi2.report.export import export_report
 from magi2.types import Clip, StageName
 from tests.real_servers import seaweedfs

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.tensors import load_tensors
+from magi2.batches.plan import clip_to_document
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.config.strict import validate
-from magi2.plan import clip_to_document
 from magi2.stages.context import TENSORS
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage

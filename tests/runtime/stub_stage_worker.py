@@ -14,12 +14,12 @@ from types import FrameType
 
 from magi2.artifacts import ManifestDraft, Recipe, open_store
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.results import write_results
 from magi2.errors import InputError
+from magi2.recipes.result import StageResult
 from magi2.runtime import worker
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
-from magi2.runtime.results import write_results
-from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 
 STAGES: list[StageName] = [stage for stage in StageName if stage is not StageName.NEGATIVE]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import magi2.errors
+from magi2.recipes.result import StageResult
 from magi2.runtime import worker
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
-from magi2.stages.progress import StageResult
 from magi2.types import Clip
 
 RANK = int(os.environ.get("RANK", "0"))

@@ -273,7 +273,7 @@ def test_without_a_device_the_build_of_torch_decides_what_is_locked(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, is_cpu_build: bool, waits: bool
 ) -> None:
     monkeypatch.delenv("MAGI2_DEVICE", raising=False)
-    monkeypatch.setattr("magi2.torch_build.is_cpu_only", lambda: is_cpu_build)
+    monkeypatch.setattr("magi2.stages.layouts.is_cpu_only", lambda: is_cpu_build)
     machine.act("succeed")
     with launcher_module.accelerator_lock("all", timeout_s=0, folder=machine.folder):
         if waits:

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts import LocalStore, sha256_file
+from magi2.batches.results import read_results
 from magi2.errors import CancelledError, InfrastructureError
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import Launcher
-from magi2.runtime.results import read_results
 from magi2.types import StageName
 from tests.runtime.runtime_helpers import LAUNCHER, QUICK, REPOSITORY, Machine, wait_until
 from tests.runtime.stub_stage_worker import CLIPS, PAYLOADS, STAGES, recipe

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts.local import LocalStore
+from magi2.batches.results import read_results
 from magi2.errors import InfrastructureError
 from magi2.parallel.layout import ParallelLayout
 from magi2.runtime import launcher as launcher_module
 from magi2.runtime.events import Event, Resumed
 from magi2.runtime.job import JOB_FILE, StageJob
 from magi2.runtime.launcher import JobResult
-from magi2.runtime.results import read_results
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
 from tests.render_helpers import make_clip

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magi2.errors import ContractError, CorruptedArtifactError, InputError, Magi2Error
+from magi2.errors import ContractError, CorruptedArtifactError, InputError, Magi2Error, error_text
 from magi2.runtime import events
 from magi2.runtime.events import (
     ClipFinished,
@@ -25,7 +25,6 @@ from magi2.runtime.events import (
     StageStarted,
     Step,
     Waiting,
-    error_text,
     from_line,
     to_line,
 )

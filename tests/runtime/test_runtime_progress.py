@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from magi2.errors import ImageError
+from magi2.recipes.result import StageResult
 from magi2.runtime.events import (
     ClipFinished,
     Event,
@@ -24,7 +25,6 @@ from magi2.runtime.events import (
     from_line,
 )
 from magi2.runtime.progress import EventProgress
-from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 from tests.runtime.runtime_helpers import wait_until
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from magi2.artifacts import LocalStore
+from magi2.batches.plan import clip_to_document
+from magi2.batches.results import failed_clips, read_results, results_name, write_results
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import (
@@ -25,13 +27,11 @@ from magi2.errors import (
     MediaError,
     OutOfMemoryError,
 )
-from magi2.plan import clip_to_document
+from magi2.recipes.result import StageResult
 from magi2.runtime import worker
 from magi2.runtime.exit_codes import ExitCode
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
-from magi2.runtime.results import failed_clips, read_results, results_name, write_results
-from magi2.stages.progress import StageResult
 from magi2.types import Clip, StageName
 from tests.runtime.runtime_helpers import Machine
 

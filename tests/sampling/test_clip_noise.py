@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from magi2.errors import ContractError, InputError
 from magi2.sampling.noise import ClipGenerator
-from magi2.seeds import MAX_SEED, derive_seed
+from magi2.types import MAX_SEED, derive_seed
 
 VIDEO, AUDIO, REFINED = (1, 16, 3, 4, 6), (1, 20, 24), (1, 16, 5, 8, 12)
 

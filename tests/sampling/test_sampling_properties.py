@@ -9,7 +9,7 @@ from magi2.sampling.guidance import Guidance
 from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.unipc import FlowUniPC
-from magi2.seeds import MAX_SEED, derive_seed
+from magi2.types import MAX_SEED, derive_seed
 
 SHAPE = (3, 5, 2, 2)  # C, T, H, W
 scales = st.floats(0, 20, width=32)

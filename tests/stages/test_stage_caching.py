@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts.local import LocalStore
+from magi2.recipes.book import stage_names
 from magi2.stages.base import DIFFERS
-from magi2.stages.recipes import stage_names
 from magi2.stages.render import STAGES, render, run_stage
 from magi2.types import StageName
 from tests.render_helpers import (

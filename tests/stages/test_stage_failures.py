@@ -14,11 +14,11 @@ from torch import Tensor
 from magi2.artifacts.local import LocalStore
 from magi2.errors import CheckpointError, GroupLostError, PromptTooLongError
 from magi2.models.text_encoder.encoder import TextEncoder
+from magi2.recipes.book import RecipeBook, stage_names
 from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import MuxStage
-from magi2.stages.recipes import RecipeBook, stage_names
 from magi2.stages.render import Outcome, render, run_stage
 from magi2.types import Clip, StageName
 from tests.render_helpers import (

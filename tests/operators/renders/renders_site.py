@@ -15,6 +15,9 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Request
 from fastapi.testclient import TestClient
+from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.app import app
+from magi2_airflow.renders.deployment import Deployment, deployment
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest, ManifestDraft
@@ -23,11 +26,8 @@ from magi2.catalog import BatchState, Catalog, NewBatch, PlannedClip, Run, RunSt
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
-from magi2.stages.captions import CAPTION
+from magi2.recipes.captions import CAPTION
 from magi2.types import Clip, FigureImage, StageName
-from operators.renders.airflow_api import airflow_app
-from operators.renders.app import app
-from operators.renders.deployment import Deployment, deployment
 
 BATCH, OTHER = "0123456789abcdef", "fedcba9876543210"
 RUN = "manual__2031-02-03T04:05:06+00:00"

@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
+from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.app import app
 
 from magi2.catalog import Actor, BatchState
-from operators.renders.airflow_api import airflow_app
-from operators.renders.app import app
 from tests.operators.renders.renders_site import BATCH, OTHER, RUN, Site, client, end
 
 TRIGGER = "/api/v2/dags/magi2_render_batch/dagRuns"

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-STATIC = {each.name: each.read_text() for each in files("operators").joinpath("renders/static").iterdir()}
+STATIC = {each.name: each.read_text() for each in files("magi2_airflow").joinpath("renders/static").iterdir()}
 MODULES = {name: text for name, text in STATIC.items() if name.endswith(".js")}
 MAX_BYTES = 300_000
 DANGEROUS = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|javascript:"

@@ -29,6 +29,6 @@ def test_a_catalog_that_does_not_answer_is_no_zero(viewer: TestClient, monkeypat
     def refuse(*args: object, **values: object) -> None:
         raise InfrastructureError("catalog /secret/place: does not answer")
 
-    monkeypatch.setattr("magi2.metrics.read_totals", refuse)
+    monkeypatch.setattr("magi2.report.metrics.read_totals", refuse)
     answer = viewer.get("/metrics")
     assert answer.status_code == 503 and "secret" not in answer.text

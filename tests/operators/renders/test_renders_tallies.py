@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from magi2_airflow.renders.tallies import FINISHED_S, KEPT, LIVE_S, Tallies
 
 from magi2.catalog import BatchRecord, BatchState, Request
 from magi2.catalog.overview import Tally
-from operators.renders.tallies import FINISHED_S, KEPT, LIVE_S, Tallies
 
 
 class Counter:

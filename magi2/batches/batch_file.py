@@ -1,0 +1,293 @@
+"""Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
+
+Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from magi2.config.profile import Profile
+from magi2.config.strict import nearest
+from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
+from magi2.inputs.files import InputRoots, resolved
+from magi2.inputs.limits import (
+    MAX_BATCH_BYTES,
+    MAX_COLUMNS,
+    MAX_IMAGES,
+    MAX_NAME_CHARS,
+    MAX_NAMES,
+    MAX_PROMPT_CHARS,
+    MAX_ROWS,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+)
+from magi2.inputs.text import load_json, quoted, shown
+from magi2.media.image import check_image
+from magi2.prompts.figures import check_figure_mentions, parse_image_argument
+from magi2.types import Clip, FigureImage, check_seed, derive_seed
+
+MAX_PRIORITY = 1_000_000
+COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch as written: `number` counts lines of JSONL, items of JSON, records of CSV, from 1.
+
+    `problem` says why the row could not even be read; then `values` is empty.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be rendered, and why."""
+
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.number}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The distinct clips of a batch, in order of first mention, and the rows that were refused."""
+
+    clips: tuple[Clip, ...]
+    bad_rows: tuple[BadRow, ...]
+
+    def require_good(self) -> Batch:
+        """This batch. Raises InputError listing every bad row, if there is one."""
+        if self.bad_rows:
+            listing = "\n".join(f"  {row}" for row in self.bad_rows)
+            raise InputError(f"{len(self.bad_rows)} bad rows, nothing was started:\n{listing}")
+        return self
+
+
+def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:
+    """The rows of a .jsonl, .csv or .json file that lies in `roots`, by default wherever it lies.
+
+    Raises: InputError when the file as a whole cannot be read.
+    """
+    readers: dict[str, Callable[[str], Iterator[Row]]] = {".jsonl": _jsonl, ".csv": _csv, ".json": _json_array}
+    what, suffix = shown(path), path.suffix.lower()
+    if suffix not in readers:
+        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(readers)}")
+    text = (roots or InputRoots.around(path)).read_text(path, what, MAX_BATCH_BYTES)
+    try:
+        rows = list(islice(readers[suffix](text), MAX_ROWS + 1))
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{what}: unreadable: {error}") from None
+    if not rows:
+        raise InputError(f"{what}: holds no prompts")
+    if len(rows) > MAX_ROWS:
+        raise InputError(f"{what}: has more than {MAX_ROWS} rows", hint="split the batch")
+    return rows
+
+
+def read_batch(path: Path, profile_of: Callable[[str | None], Profile], roots: InputRoots | None = None) -> Batch:
+    """The clips of a batch file; relative paths in it start at its folder.
+
+    `profile_of` gives the profile of a name, or the default one for None. `roots` are the folders of the file and of
+    all that its rows name, by default its own folder.
+    """
+    roots = roots or InputRoots.around(path)
+    return make_batch(read_rows(path, roots), profile_of, folder=resolved(path).parent, roots=roots)
+
+
+def make_batch(
+    rows: Sequence[Row],
+    profile_of: Callable[[str | None], Profile],
+    *,
+    folder: Path,
+    roots: InputRoots | None = None,
+) -> Batch:
+    """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names.
+
+    Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`.
+    """
+    clips: dict[str, Clip] = {}
+    bad_rows: list[BadRow] = []
+    place = _Place(folder, roots or InputRoots((folder,)))
+    for row in rows:
+        try:
+            clip = _clip(row, profile_of, place)
+            known = clips.get(clip.clip_id)
+            clips[clip.clip_id] = _merged(known, clip) if known else clip
+        except InfrastructureError:
+            raise
+        except Magi2Error as error:
+            bad_rows.append(BadRow(row.number, str(error)))
+    return Batch(tuple(clips.values()), tuple(bad_rows))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where relative paths of rows start, and where their files may lie."""
+
+    folder: Path
+    roots: InputRoots
+
+
+def _merged(known: Clip, again: Clip) -> Clip:
+    """One clip for two rows: it has the names and tags of both and is as urgent as the more urgent one."""
+    names, tags = known.names + again.names, tuple(dict.fromkeys(known.tags + again.tags))
+    _check_size("rows", len(names), MAX_NAMES)
+    _check_size("tags", len(tags), MAX_TAGS)
+    return replace(known, names=names, tags=tags, priority=max(known.priority, again.priority))
+
+
+def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) -> Clip:
+    if row.problem:
+        raise InputError(row.problem)
+    _check_unicode(row.values)
+    values = {key: value for key, value in row.values.items() if value not in (None, "")}
+    for key in values:
+        if key not in COLUMNS:
+            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, COLUMNS))
+    profile = profile_of(_text(values, "profile"))
+    prompt = _prompt(values, place)
+    figures = _figures(prompt, values.get("image"), profile, place)
+    seed = values.get("seed")
+    first_image = figures[0].sha256 if figures else None
+    return Clip(
+        prompt=prompt,
+        seed=derive_seed(prompt, first_image) if seed is None else check_seed(_whole("seed", seed)),
+        profile_name=profile.name,
+        profile_digest=profile.digest(),
+        figures=figures,
+        names=(_name(values) or f"row {row.number}",),
+        tags=_tags(values.get("tags")),
+        priority=_priority(values.get("priority", 0)),
+    )
+
+
+def _prompt(values: Mapping[str, Any], place: _Place) -> str:
+    if file_name := _text(values, "prompt_file"):
+        prompt = place.roots.read_text(place.folder / file_name, f"prompt_file {shown(file_name)}").strip()
+    else:
+        prompt = _text(values, "prompt") or ""
+    if not prompt.strip():
+        raise InputError("the prompt is empty")
+    _check_size("characters in its prompt", len(prompt), MAX_PROMPT_CHARS)
+    return prompt
+
+
+def _name(values: Mapping[str, Any]) -> str | None:
+    name = _text(values, "name")
+    _check_size("characters in its name", len(name or ""), MAX_NAME_CHARS)
+    return name
+
+
+def _check_size(what: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise InputError(f"the clip has {size} {what}, at most {limit}")
+
+
+def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> tuple[FigureImage, ...]:
+    if isinstance(argument, Mapping):
+        argument = json.dumps(argument)
+    if argument is not None and not isinstance(argument, str):
+        raise InputError(f"image is a {type(argument).__name__}, not a path or a map of figures to paths")
+    preview, figures = profile.preview, []
+    images = parse_image_argument(argument)
+    _check_size("images", len(images), MAX_IMAGES)
+    check_figure_mentions(prompt, images)
+    for figure in images:
+        path, what = place.folder / figure.source, f"image {shown(figure.source)}"
+        content = place.roots.read_picture(path, what)
+        try:
+            check_image(content, height=preview.height, width=preview.width, mode=preview.ref_image_type)
+        except ImageError as error:
+            raise ImageError(f"{what}: {error}") from None
+        figures.append(FigureImage(figure.number, path, hashlib.sha256(content).hexdigest()))
+    return tuple(figures)
+
+
+def _check_unicode(values: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InputError("the text has half a surrogate pair", hint="save it as valid UTF-8") from error
+
+
+def _text(values: Mapping[str, Any], key: str) -> str | None:
+    value = values.get(key)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{key} is a {type(value).__name__}, not text")
+    return value
+
+
+def _priority(value: object) -> int:
+    priority = _whole("priority", value)
+    if abs(priority) > MAX_PRIORITY:
+        raise InputError(f"priority {priority} is beyond {MAX_PRIORITY}")
+    return priority
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{key} {quoted(value)} is not a whole number")
+    return value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    parts = value if isinstance(value, list) else str(value).split(",")
+    tags = tuple(str(part).strip() for part in parts if str(part).strip())
+    _check_size("tags", len(tags), MAX_TAGS)
+    _check_size("characters in a tag", max(map(len, tags), default=0), MAX_TAG_CHARS)
+    return tags
+
+
+def _jsonl(text: str) -> Iterator[Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield _json_row(number, load_json(line))
+            except ValueError as error:
+                yield Row(number, {}, problem=f"not JSON: {error}")
+
+
+def _json_array(text: str) -> Iterator[Row]:
+    values = load_json(text)
+    if not isinstance(values, list):
+        raise ValueError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
+    yield from (_json_row(number, value) for number, value in enumerate(values, start=1))
+
+
+def _json_row(number: int, value: object) -> Row:
+    if isinstance(value, str):
+        return Row(number, {"prompt": value})
+    if isinstance(value, Mapping):
+        return Row(number, value)
+    return Row(number, {}, problem=f"is a {type(value).__name__}, not an object or a string")
+
+
+def _csv(text: str) -> Iterator[Row]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if len(reader.fieldnames or ()) > MAX_COLUMNS:
+        raise ValueError(f"the header has {len(reader.fieldnames or ())} columns, at most {MAX_COLUMNS}")
+    for number, values in enumerate(reader, start=1):
+        if None in values:
+            yield Row(number, {}, problem="has more cells than the header has columns")
+        else:
+            yield Row(number, values)

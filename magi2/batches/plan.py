@@ -1,0 +1,356 @@
+"""Planning a batch: which clips, what is in the store already, which shards; written to the store, torch-free.
+
+Documents of a batch:
+
+    batches/<batch_id>/batch.json         name, source, options, resolved profiles, refused rows, counts
+    batches/<batch_id>/cached.json        clips that are finished already, each with the `key` of its delivered file and
+                                          the `flags` of its caption and embeddings
+    batches/<batch_id>/shards/<n>.json    clips that one task renders with one load of the weights
+    images/<sha256>                       reference images, so that no host and no rerun needs the original file
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+from magi2.artifacts.recipe import Recipe, canonical_json, sha256_text
+from magi2.artifacts.store import ArtifactStore
+from magi2.batches.batch_file import BadRow, Batch
+from magi2.config.load import require_named_files
+from magi2.config.price import check_budget
+from magi2.config.profile import Profile
+from magi2.config.strict import validate
+from magi2.errors import ContractError, CorruptedArtifactError, InputError
+from magi2.files import partial_file
+from magi2.inputs.files import read_unchanged
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.captions import caption_flags, caption_key, find_caption
+from magi2.types import Clip, FigureImage, StageName
+
+logger = logging.getLogger(__name__)
+
+MAX_SHARDS = 128
+"""Length of the task map in Airflow, whatever the size of the batch."""
+MIN_CLIPS_PER_SHARD = 16
+"""So that loading weights costs a small share of a shard's time."""
+MAX_PRIORITY = 1000
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """What a user decides about a batch besides its prompts.
+
+    `force` names stages to compute again and compare. Of batches that wait, those of higher `priority` go first.
+    `budget` is what the batch may cost, in the deployment's currency: once it is spent no further shard starts.
+    """
+
+    failure_limit: int = 0
+    on_bad_rows: Literal["refuse", "skip"] = "refuse"
+    force: tuple[str, ...] = ()
+    priority: int = 0
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.failure_limit < 0:
+            raise InputError(f"failure_limit is {self.failure_limit}, must be 0 or more")
+        if self.on_bad_rows not in ("refuse", "skip"):
+            raise InputError(f"on_bad_rows is {self.on_bad_rows!r}, must be refuse or skip")
+        if abs(self.priority) > MAX_PRIORITY:
+            raise InputError(f"priority is {self.priority}, must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+        check_budget(self.budget)
+        known = [stage.value for stage in StageName]
+        for stage in self.force:
+            if stage not in known:
+                raise InputError(f"force names {stage!r}, known stages are {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Clips of one profile that one task renders with one load of the weights."""
+
+    number: int
+    profile: Profile
+    clips: tuple[Clip, ...]
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A whole batch: shards to render, clips that are finished already, rows that were refused."""
+
+    batch_id: str
+    name: str
+    source: str
+    options: BatchOptions
+    shards: tuple[Shard, ...]
+    cached: tuple[Clip, ...]
+    refused: tuple[BadRow, ...]
+    missing: Mapping[str, int]
+    """Clips that still need a stage, by stage; later stages of a clip without caption count as needed."""
+    profiles: Mapping[str, Profile]
+    origin: Mapping[str, str | None] = field(default_factory=dict)
+    """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
+    finished: Mapping[str, str] = field(default_factory=dict)
+    """Key of the delivered file of each cached clip, by clip id."""
+    text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
+
+    @property
+    def clips(self) -> int:
+        """Distinct clips of the batch."""
+        return len(self.cached) + sum(len(shard.clips) for shard in self.shards)
+
+
+def plan_batch(
+    batch: Batch,
+    *,
+    name: str,
+    source: str,
+    store: ArtifactStore,
+    book_of: Callable[[str], RecipeBook],
+    options: BatchOptions,
+    origin: Mapping[str, str | None] | None = None,
+    clips_per_shard: int | None = None,
+) -> BatchPlan:
+    """The plan of a validated batch; reads the store and writes nothing. `book_of` gives a profile digest's recipes.
+
+    Raises: InputError listing all bad rows when `options.on_bad_rows` is refuse.
+    """
+    if options.on_bad_rows == "refuse":
+        batch.require_good()
+    origin = origin or {}
+    cached, to_render, missing = [], [], dict.fromkeys((stage.value for stage in StageName), 0)
+    finished: dict[str, str] = {}
+    text_flags: dict[str, tuple[str, ...]] = {}
+    for clip in batch.clips:
+        book = book_of(clip.profile_digest)
+        needed, chain = _look_up(clip, book, store)
+        if options.force or chain is None:
+            to_render.append(clip)
+        else:
+            cached.append(clip)
+            finished[clip.clip_id] = chain[StageName.MUX].key
+            text_flags[clip.clip_id] = _text_flags(clip, book, store, chain[StageName.ENCODE])
+        for stage in needed:
+            missing[stage.value] += 1
+    profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
+    identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": _options(options), "origin": dict(origin)}
+    return BatchPlan(
+        batch_id=sha256_text(canonical_json(identity))[:16],
+        name=name,
+        source=source,
+        options=options,
+        shards=pack_shards(to_render, profiles, clips_per_shard),
+        cached=tuple(cached),
+        refused=batch.bad_rows,
+        missing={stage: count for stage, count in missing.items() if count},
+        profiles=profiles,
+        origin=origin,
+        finished=finished,
+        text_flags=text_flags,
+    )
+
+
+def _look_up(
+    clip: Clip, book: RecipeBook, store: ArtifactStore
+) -> tuple[tuple[StageName, ...], Mapping[StageName, Recipe] | None]:
+    """The stages whose artifact a clip lacks, and the recipes of its stages if its finished file is there.
+
+    Without an enhanced caption the keys of later stages are unknown, so they count as missing. So does a damaged
+    artifact.
+    """
+    try:
+        caption = find_caption(store, book, clip)
+    except CorruptedArtifactError:
+        caption = None
+    if caption is None:
+        return stage_names(book.profile), None
+    chain = book.chain(clip, caption.text)
+    if _is_stored(store, chain[StageName.MUX]):
+        return (), chain
+    return tuple(stage for stage, recipe in chain.items() if not _is_stored(store, recipe)), None
+
+
+def _text_flags(clip: Clip, book: RecipeBook, store: ArtifactStore, encode: Recipe) -> tuple[str, ...]:
+    """What a finished clip's caption and embeddings are flagged with, as far as they are still there."""
+    flags: list[str] = []
+    try:
+        if (key := caption_key(store, book, clip)) and (caption := store.find(StageName.ENHANCE, key)):
+            flags += caption_flags(caption.flags, book.enhancement_mode)
+        if embeddings := store.find(StageName.ENCODE, encode.key):
+            flags += embeddings.flags
+    except CorruptedArtifactError as error:
+        logger.warning("clip %s: not all of its flags are known: %s", clip.short_id, error)
+    return tuple(dict.fromkeys(flags))
+
+
+def _is_stored(store: ArtifactStore, recipe: Recipe) -> bool:
+    try:
+        return store.find(recipe.stage, recipe.key) is not None
+    except CorruptedArtifactError:
+        return False  # the stage that makes it puts a new one in its place
+
+
+def pack_shards(
+    clips: Sequence[Clip], profiles: Mapping[str, Profile], clips_per_shard: int | None = None
+) -> tuple[Shard, ...]:
+    """Shards of one profile each, at most MAX_SHARDS of them; urgent clips first, else in the order of the batch.
+
+    `clips_per_shard` is raised when it would give more shards than that. Raises: InputError when it is less than one,
+    or when there are more than MAX_SHARDS profiles.
+    """
+    if clips_per_shard is not None and clips_per_shard < 1:
+        raise InputError(f"clips_per_shard is {clips_per_shard}, must be 1 or more")
+    by_profile: dict[str, list[Clip]] = {digest: [] for digest in profiles}
+    for clip in clips:
+        by_profile[clip.profile_digest].append(clip)
+    groups = [group for group in by_profile.values() if group]
+    if len(groups) > MAX_SHARDS:
+        raise InputError(f"clips of {len(groups)} profiles, a batch has at most {MAX_SHARDS}", hint="split the batch")
+    least = clips_per_shard or max(MIN_CLIPS_PER_SHARD, ceil(len(clips) / MAX_SHARDS))
+    sizes = range(least, max(least, len(clips)) + 1)
+    size = sizes[bisect_left(sizes, True, key=lambda size: sum(ceil(len(g) / size) for g in groups) <= MAX_SHARDS)]
+    shards: list[Shard] = []
+    for group in groups:
+        ordered = sorted(group, key=lambda clip: -clip.priority)
+        for first in range(0, len(ordered), size):
+            part = tuple(ordered[first : first + size])
+            shards.append(Shard(len(shards), profiles[part[0].profile_digest], part))
+    return tuple(shards)
+
+
+def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
+    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
+    folder = f"batches/{plan.batch_id}"
+    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
+    for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
+        store.put_document(f"images/{figure.sha256}", read_unchanged(figure.path, figure.sha256))
+    for shard in plan.shards:
+        content = {
+            "batch_id": plan.batch_id,
+            "shard": shard.number,
+            "profile_digest": shard.profile.digest(),
+            "clips": [clip_to_document(clip) for clip in shard.clips],
+        }
+        store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
+    cached = [
+        clip_to_document(clip) | {"key": plan.finished[clip.clip_id], "flags": plan.text_flags.get(clip.clip_id, ())}
+        for clip in plan.cached
+    ]
+    store.put_document(f"{folder}/cached.json", _encode(cached))
+    store.put_document(f"{folder}/batch.json", _encode(_batch_document(plan)))
+
+
+def load_batch(store: ArtifactStore, batch_id: str) -> dict[str, Any]:
+    """The batch's own document. Raises InputError when there is no such batch."""
+    batch: dict[str, Any] = read_document(store, f"batches/{batch_id}/batch.json")
+    return batch
+
+
+def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path | None) -> Shard:
+    """A shard of a planned batch; its reference images are written to `scratch`, or left where they are for None.
+
+    Raises: InputError when there is no such shard, ContractError when an image is not in the store.
+    """
+    document = read_document(store, f"batches/{batch_id}/shards/{number}.json")
+    profiles = load_batch(store, batch_id)["profiles"]
+    profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
+    require_named_files(profile)
+    clips = tuple(clip_from_document(clip) for clip in document["clips"])
+    if scratch is not None:
+        clips = tuple(with_local_images(clip, store, scratch) for clip in clips)
+    return Shard(number, profile, clips)
+
+
+def clip_to_document(clip: Clip) -> dict[str, Any]:
+    """A clip as JSON values; `clip_from_document` reads it back."""
+    return {
+        "clip_id": clip.clip_id,
+        "prompt": clip.prompt,
+        "seed": clip.seed,
+        "profile_name": clip.profile_name,
+        "profile_digest": clip.profile_digest,
+        "figures": [{"number": f.number, "path": str(f.path), "sha256": f.sha256} for f in clip.figures],
+        "names": list(clip.names),
+        "tags": list(clip.tags),
+        "priority": clip.priority,
+    }
+
+
+def clip_from_document(document: Mapping[str, Any]) -> Clip:
+    """The clip that `clip_to_document` wrote."""
+    return Clip(
+        prompt=document["prompt"],
+        seed=document["seed"],
+        profile_name=document["profile_name"],
+        profile_digest=document["profile_digest"],
+        figures=tuple(FigureImage(f["number"], Path(f["path"]), f["sha256"]) for f in document["figures"]),
+        names=tuple(document["names"]),
+        tags=tuple(document["tags"]),
+        priority=document["priority"],
+    )
+
+
+def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
+    """The clip with its reference images read from the store into `scratch`.
+
+    Raises: ContractError when one is not in the store, or is not what was planned.
+    """
+    figures = []
+    for figure in clip.figures:
+        target = scratch / f"{figure.sha256}{figure.path.suffix}"
+        if not target.exists():
+            content = store.get_document(f"images/{figure.sha256}")
+            if content is None or sha256(content).hexdigest() != figure.sha256:
+                fault = "is not in the store" if content is None else "is damaged in the store"
+                raise ContractError(f"clip {clip.short_id}: image {figure.sha256[:12]} {fault}", hint="plan it again")
+            with partial_file(target) as partial:
+                partial.write_bytes(content)
+        figures.append(replace(figure, path=target))
+    return replace(clip, figures=tuple(figures))
+
+
+def _batch_document(plan: BatchPlan) -> dict[str, Any]:
+    return {
+        "batch_id": plan.batch_id,
+        "name": plan.name,
+        "source": plan.source,
+        "created_at": datetime.now(UTC).isoformat(),
+        "options": _options(plan.options),
+        "profiles": {digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()},
+        "refused": [{"row": row.number, "reason": row.reason} for row in plan.refused],
+        "shards": len(plan.shards),
+        "clips": plan.clips,
+        "missing": dict(plan.missing),
+        **{name: plan.origin.get(name) for name in ("dag_id", "run_id", "requested_by", "parent_batch_id")},
+    }
+
+
+def _options(options: BatchOptions) -> dict[str, Any]:
+    return {
+        "failure_limit": options.failure_limit,
+        "on_bad_rows": options.on_bad_rows,
+        "force": list(options.force),
+        "priority": options.priority,
+        "budget": options.budget,
+    }
+
+
+def read_document(store: ArtifactStore, name: str) -> Any:
+    """The JSON value of a document. Raises InputError when it is not in the store."""
+    content = store.get_document(name)
+    if content is None:
+        raise InputError(f"{name} is not in the store {store.url}")
+    return json.loads(content)
+
+
+def _encode(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode()

@@ -1,0 +1,120 @@
+"""Running a planned batch again, whole or in part, with some settings changed; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.batches.batch_file import Batch
+from magi2.batches.plan import clip_from_document, load_batch, read_document, with_local_images
+from magi2.config.load import override_profile
+from magi2.config.profile import Profile
+from magi2.config.strict import validate
+from magi2.errors import InputError
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.types import Clip, StageName
+
+FAILED = "failed"
+
+
+def rerun_batch(
+    store: ArtifactStore, batch_id: str, *, only: Sequence[str], overrides: Sequence[str], scratch: Path
+) -> tuple[Batch, dict[str, Profile]]:
+    """The clips of an earlier batch under changed profiles, and those profiles by digest.
+
+    `only` holds clip ids (12 characters are enough) or "failed"; empty means all. Images come from the store, to
+    `scratch`. Raises: InputError for an unknown batch or clip, ConfigError for a bad override.
+    """
+    profiles = {
+        digest: validate(Profile, content, place=f"batch {batch_id}")
+        for digest, content in load_batch(store, batch_id)["profiles"].items()
+    }
+    changed = {digest: override_profile(profile, overrides) for digest, profile in profiles.items()}
+    clips = tuple(
+        replace(with_local_images(clip, store, scratch), profile_digest=changed[clip.profile_digest].digest())
+        for clip in select_clips(store, batch_id, only)
+    )
+    return Batch(clips, ()), {profile.digest(): profile for profile in changed.values()}
+
+
+def rerun_conf(
+    batch_id: str,
+    *,
+    only: Sequence[str],
+    overrides: Sequence[str],
+    from_stage: StageName | None,
+    failure_limit: int,
+    budget: float | None = None,
+) -> dict[str, Any]:
+    """What a run of `magi2_render_batch` is given to run a batch again.
+
+    Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
+    is missing. With overrides the stages that they change are made.
+    """
+    stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
+    forced = [] if overrides or from_stage is None else stages[stages.index(from_stage) :]
+    return {
+        "rerun_of": batch_id,
+        "only": list(only),
+        "overrides": list(overrides),
+        "failure_limit": failure_limit,
+        "budget": budget,
+        "force": forced,
+    }
+
+
+def select_clips(store: ArtifactStore, batch_id: str, only: Sequence[str]) -> tuple[Clip, ...]:
+    """The clips of a batch that `only` names, all of them when it is empty. Raises InputError for an unknown one."""
+    clips = batch_clips(store, batch_id)
+    if not only:
+        return clips
+    wanted: set[str] = set()
+    for name in only:
+        found = _failed(store, batch_id) if name == FAILED else {c.clip_id for c in clips if c.clip_id.startswith(name)}
+        if name != FAILED and len(found) != 1:
+            raise InputError(f"batch {batch_id}: clip {name!r} names {len(found)} clips")
+        wanted |= found
+    if not wanted:
+        raise InputError(f"batch {batch_id}: no clip failed, so there is nothing to run again")
+    return tuple(clip for clip in clips if clip.clip_id in wanted)
+
+
+def batch_clips(store: ArtifactStore, batch_id: str) -> tuple[Clip, ...]:
+    """Every clip of a planned batch: those that were to be rendered, by shard, then those that were finished."""
+    documents: list[Any] = []
+    for number in range(load_batch(store, batch_id)["shards"]):
+        documents += read_document(store, f"batches/{batch_id}/shards/{number}.json")["clips"]
+    documents += read_document(store, f"batches/{batch_id}/cached.json")
+    return tuple(clip_from_document(document) for document in documents)
+
+
+def first_changed_stage(before: RecipeBook, after: RecipeBook) -> StageName | None:
+    """The first stage whose recipe two profiles do not share, or None when they make the same clips."""
+    clip = Clip("any prompt", 0, before.profile.name, before.profile.digest())
+    old, new = ({StageName.ENHANCE: book.enhance(clip), **book.chain(clip, clip.prompt)} for book in (before, after))
+    return next((stage for stage in stage_names(after.profile) if old.get(stage) != new.get(stage)), None)
+
+
+def check_first_stage(
+    profiles: Iterable[Profile],
+    overrides: Sequence[str],
+    from_stage: StageName,
+    book_of: Callable[[Profile], RecipeBook],
+) -> None:
+    """Raises InputError when a change reaches back before `from_stage`, so that nothing is made again unawares."""
+    order = list(StageName)
+    for profile in profiles:
+        first = first_changed_stage(book_of(profile), book_of(override_profile(profile, overrides)))
+        if first is not None and order.index(first) < order.index(from_stage):
+            raise InputError(
+                f"profile {profile.name}: {', '.join(overrides)} changes the {first.value} stage already",
+                hint=f"use --from {first.value}, or change something else",
+            )
+
+
+def _failed(store: ArtifactStore, batch_id: str) -> set[str]:
+    report = read_document(store, f"batches/{batch_id}/report.json")
+    return {clip["clip_id"] for clip in report["failed"] if clip.get("clip_id")}

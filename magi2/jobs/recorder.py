@@ -1,0 +1,249 @@
+"""Entering a batch's course in the catalog while it runs.
+
+The store is the truth, and the catalog never stops a render. While it cannot be reached it falls behind; what it does
+not accept, which is a fault of this program, it goes without. The log says so, and `magi2 catalog rebuild` brings it
+up to date.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.store import ArtifactStore
+from magi2.batches.plan import BatchPlan, load_batch, read_document
+from magi2.batches.results import failed_clips
+from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.cost import BatchCost
+from magi2.catalog.engine import catalog_url
+from magi2.catalog.shards import ShardPosition
+from magi2.config.price import Price
+from magi2.config.settings import Settings
+from magi2.errors import CancelledError, ConfigError, InfrastructureError, Magi2Error, PausedError, reason_of
+from magi2.jobs.step_rate import Pace, Position
+from magi2.report import Report, ReportedClip, profile_stages
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
+from magi2.runtime.job import StageJob
+from magi2.types import StageName
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 300.0
+"""A catalog that is away may take minutes to say so, in which nobody looks after the render."""
+
+
+@dataclass(frozen=True)
+class DueWork:
+    """What a stage of a shard has to do: a profile's name, and the ids of the clips to work on."""
+
+    profile: str
+    clip_ids: list[str]
+
+
+def due_work(store: ArtifactStore, job: StageJob) -> DueWork:
+    """The shard's clips but those lost in earlier stages; none for a stage that the profile does not have."""
+    shard = read_document(store, f"batches/{job.batch_id}/shards/{job.shard}.json")
+    profile = load_batch(store, job.batch_id)["profiles"][shard["profile_digest"]]
+    stages = profile_stages(profile)
+    if job.stage not in stages:
+        return DueWork(profile["name"], [])
+    lost = failed_clips(store, job.batch_id, job.shard, stages[: stages.index(job.stage)])
+    return DueWork(profile["name"], [clip["clip_id"] for clip in shard["clips"] if clip["clip_id"] not in lost])
+
+
+class Bookkeeper:
+    """Enters a plan, a stage or a report, and raises no Magi2Error.
+
+    When the catalog is away or not usable, it warns and enters nothing for `RETRY_S` seconds of `clock`; an entry that
+    is not accepted is logged as an error each time, and the next one is entered all the same.
+    """
+
+    def __init__(
+        self, store: ArtifactStore, open_: Callable[[], Catalog], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._open = open_
+        self._clock = clock
+        self._catalog: Catalog | None = None
+        self._away_until = -math.inf
+        self._unfinished: list[str] = []
+        self._pace = Pace()
+
+    @classmethod
+    def of(cls, settings: Settings, store: ArtifactStore) -> Bookkeeper:
+        """The bookkeeper of a deployment's catalog."""
+        return cls(store, lambda: open_catalog(catalog_url(settings)))
+
+    def planned(self, plan: BatchPlan) -> None:
+        """A batch is about to run."""
+        self._enter(lambda catalog: _enter_plan(catalog, self._store, plan))
+
+    def started(self, job: StageJob, clip_ids: Sequence[str]) -> None:
+        """A stage begins with these clips."""
+        self._unfinished = list(clip_ids)
+
+        def work(catalog: Catalog) -> None:
+            host = socket.gethostname()
+            catalog.batches.mark(job.batch_id, BatchState.RUNNING)
+            catalog.runs.start(job.batch_id, job.stage, clip_ids, attempt=job.attempt, shard=job.shard, host=host)
+
+        self._enter(work)
+
+    def heard(self, job: StageJob, event: Event) -> None:
+        """The stage that was started tells of its progress."""
+        if isinstance(event, ClipFinished):
+            self._unfinished.remove(event.clip_id)
+            self._enter(lambda catalog: _enter_result(catalog, self._store, job, event))
+        elif isinstance(event, ModelsLoaded):
+            place, seconds = (job.batch_id, job.shard, job.stage), event.seconds
+            self._enter(lambda catalog: catalog.shards.loaded(*place, attempt=job.attempt, seconds=seconds))
+        elif isinstance(event, Step) and (position := self._pace.hear(event)):
+            at_step = _shard_position(job, position)
+            self._enter(lambda catalog: catalog.shards.at_step(job.batch_id, at_step))
+
+    def ended(self, job: StageJob, error: Magi2Error) -> None:
+        """The stage that was started ended without results for the clips not heard of."""
+        if isinstance(error, PausedError):
+            clip_ids, attempt = self._unfinished, job.attempt
+            self._enter(lambda catalog: catalog.runs.withdraw(job.batch_id, job.stage, clip_ids, attempt=attempt))
+            return
+        state = RunState.CANCELLED if isinstance(error, CancelledError) else RunState.FAILED
+        ended = Run(
+            clip_id="",
+            stage=job.stage,
+            state=state,
+            attempt=job.attempt,
+            shard=job.shard,
+            host=socket.gethostname(),
+            finished_at=datetime.now(UTC),
+            error_code=error.code,
+            error=reason_of(error),
+        )
+        runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
+        self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs))
+
+    def set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
+        """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""
+        state = ClipState.CANCELLED if isinstance(error, CancelledError) else ClipState.SKIPPED
+        self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error)))
+
+    def cost(self, batch_id: str, price: Price | None) -> BatchCost | None:
+        """What a batch took so far, or None when the catalog does not say."""
+        found: list[BatchCost] = []
+        self._enter(
+            lambda catalog: found.append(BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch_id), price))
+        )
+        return found[0] if found else None
+
+    def reported(self, report: Report) -> None:
+        """A batch has come to its end."""
+        self._enter(lambda catalog: _enter_report(catalog, report))
+
+    def _enter(self, work: Callable[[Catalog], None]) -> None:
+        if self._clock() < self._away_until:
+            return
+        try:
+            self._catalog = self._catalog or self._open()
+            work(self._catalog)
+        except (InfrastructureError, ConfigError) as error:
+            self._away_until = self._clock() + RETRY_S
+            logger.warning("the catalog falls behind (magi2 catalog rebuild makes it good): %s", error)
+        except Magi2Error as error:
+            logger.error("the catalog goes without an entry (magi2 catalog rebuild makes it good): %s", error)
+
+
+def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None:
+    batch = NewBatch(
+        batch_id=plan.batch_id,
+        name=plan.name,
+        source=plan.source,
+        clips_total=plan.clips,
+        failure_limit=plan.options.failure_limit,
+        on_bad_rows=plan.options.on_bad_rows,
+        priority=plan.options.priority,
+        budget=plan.options.budget,
+        dag_id=plan.origin.get("dag_id"),
+        run_id=plan.origin.get("run_id"),
+        requested_by=plan.origin.get("requested_by"),
+        parent_batch_id=plan.origin.get("parent_batch_id"),
+    )
+    profiles = {digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()}
+    catalog.batches.create(batch, profiles)
+    catalog.batches.mark(plan.batch_id, BatchState.RUNNING)
+    catalog.batches.refuse_rows(plan.batch_id, {row.number: row.reason for row in plan.refused})
+    keys = plan.finished
+    catalog.artifacts.index(m for key in keys.values() if (m := store.find(StageName.MUX, key)) is not None)
+    catalog.clips.add(plan.batch_id, (PlannedClip(clip, artifact_key=keys[clip.clip_id]) for clip in plan.cached))
+    for shard in plan.shards:
+        catalog.clips.add(plan.batch_id, (PlannedClip(clip, shard.number) for clip in shard.clips))
+
+
+def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: ClipFinished) -> None:
+    if event.key:
+        catalog.artifacts.index(_manifests(store, job.stage, event.key))
+    finished = datetime.now(UTC)
+    run = Run(
+        clip_id=event.clip_id,
+        stage=job.stage,
+        state=RunState(event.state),
+        attempt=job.attempt,
+        shard=job.shard,
+        host=socket.gethostname(),
+        started_at=finished - timedelta(seconds=event.seconds),
+        finished_at=finished,
+        seconds=event.seconds,
+        accelerator_seconds=event.accelerator_seconds,
+        peak_memory_bytes=event.peak_memory_bytes or None,
+        error_code=event.error_code,
+        error=event.error,
+        flags=event.flags,
+        artifact_key=event.key,
+    )
+    catalog.runs.finish(job.batch_id, [run])
+
+
+def _shard_position(job: StageJob, position: Position) -> ShardPosition:
+    return ShardPosition(
+        shard=job.shard,
+        stage=job.stage,
+        attempt=job.attempt,
+        clip_id=position.clip_id,
+        step=position.done,
+        steps=position.total,
+        steps_per_second=position.steps_per_second,
+        at=datetime.now(UTC),
+    )
+
+
+def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifest]:
+    """What a clip's result brings: its artifact, and the negative prompt's if it is made from that, no clip's own."""
+    manifest = store.find(stage, key)
+    if manifest is None:
+        return []
+    negative = manifest.recipe.inputs.get(StageName.NEGATIVE)
+    shared = store.find(StageName.NEGATIVE, negative) if negative else None
+    return [manifest, shared] if shared else [manifest]
+
+
+def _enter_report(catalog: Catalog, report: Report) -> None:
+    catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
+    for clip in (clip for clip in report.failed if clip.clip_id):
+        _enter_failure(catalog, report.batch_id, clip)
+    for clips, state in ((report.over_budget, ClipState.SKIPPED), (report.cancelled, ClipState.CANCELLED)):
+        for clip in clips:
+            catalog.clips.set_aside(report.batch_id, [clip.clip_id or ""], state, clip.reason or state)
+    ended = BatchState.DONE if report.is_within_limit else BatchState.FAILED
+    catalog.batches.mark(report.batch_id, BatchState.CANCELLED if report.cancelled else ended)
+
+
+def _enter_failure(catalog: Catalog, batch_id: str, clip: ReportedClip) -> None:
+    record = catalog.clips.get(batch_id, clip.clip_id or "")
+    if record is not None and record.state in (ClipState.WAITING, ClipState.RUNNING):
+        stage = StageName(clip.stage) if clip.stage else None
+        catalog.clips.mark(batch_id, [record.clip_id], ClipState.FAILED, failed_stage=stage, reason=clip.reason)

@@ -1,0 +1,1 @@
+"""What determines an artifact, and what of it is stored; torch-free."""

@@ -1,0 +1,57 @@
+"""Finding a clip's caption in a store, and reading payloads so that damage heals; torch-free."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.errors import CorruptedArtifactError
+from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook
+from magi2.types import Clip, StageName
+
+logger = logging.getLogger(__name__)
+
+CAPTION = "caption.json"
+FALLBACK = "enhancement_fallback"
+"""Flag of a caption that the offline structurer wrote because the language model could not."""
+
+
+def caption_flags(flags: Iterable[str], enhancement_mode: str) -> tuple[str, ...]:
+    """A caption's flags; who asked for the offline one is not told that it once was somebody's fallback."""
+    return tuple(flag for flag in flags if not (enhancement_mode == "offline" and flag == FALLBACK))
+
+
+def find_caption(store: ArtifactStore, book: RecipeBook, clip: Clip) -> Caption | None:
+    """The clip's enhanced prompt, or None when the enhance stage has not made it yet.
+
+    Changes nothing in the store. Raises: CorruptedArtifactError when the stored one is damaged.
+    """
+    key = caption_key(store, book, clip)
+    return None if key is None else Caption.from_json(store.fetch(StageName.ENHANCE, key, CAPTION).read_bytes())
+
+
+def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | None:
+    """The key of the clip's caption, or None when the enhance stage has not made it yet.
+
+    With `llm-then-offline` the language model's caption wins over an earlier fallback.
+    """
+    mode = book.enhancement_mode
+    keys = [book.enhance(clip, stored).key for stored in ((mode, "offline") if mode == "llm-then-offline" else (mode,))]
+    return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
+
+
+def fetch_or_remove(store: ArtifactStore, stage: StageName, key: str, name: str) -> Path:
+    """A verified local copy of a payload.
+
+    A damaged artifact is removed before CorruptedArtifactError goes on, so that the next run makes it anew instead of
+    failing on it for ever.
+    """
+    try:
+        return store.fetch(stage, key, name)
+    except CorruptedArtifactError:
+        logger.error("artifact %s/%s is damaged and is removed", stage.value, key)
+        store.remove(stage, key)
+        raise

@@ -1,0 +1,216 @@
+"""What every operator shares: where it runs, what is tried again, and how one stage of one shard is run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
+
+from magi2.errors import (
+    BatchCancelledError,
+    BudgetSpentError,
+    CancelledError,
+    CorruptedArtifactError,
+    InfrastructureError,
+    Magi2Error,
+    PausedError,
+)
+from magi2.types import StageName
+from magi2_airflow.links import ClipsLink, LogLink, ManifestLink
+
+if TYPE_CHECKING:
+    from magi2.artifacts.store import ArtifactStore
+    from magi2.config.settings import Settings
+    from magi2.jobs.recorder import Bookkeeper
+    from magi2.runtime.job import StageJob
+
+logger = logging.getLogger(__name__)
+
+CPU, ONE_GPU, ALL_GPUS = "magi2_cpu", "magi2_gpu1", "magi2_gpu8"
+"""Pools, and queues of the same names."""
+
+RETRY_POLICY = ExceptionRetryPolicy(
+    rules=[
+        RetryRule(exception=InfrastructureError, action=RetryAction.RETRY, reason="may pass by itself"),
+        RetryRule(exception=CorruptedArtifactError, action=RetryAction.RETRY, reason="the artifact is made anew"),
+        # Somebody who cancels a run has ended the task already; otherwise its worker is going down.
+        RetryRule(exception=CancelledError, action=RetryAction.RETRY, reason="stopped from outside"),
+        RetryRule(exception=Magi2Error, action=RetryAction.FAIL, reason="would fail in the same way again"),
+    ]
+)
+
+KILL_GRACE_S = 2.5
+"""Airflow gives a task 5 s from the signal to its end; the group must be gone by then."""
+
+
+class Magi2Operator(BaseOperator):
+    """Base of all operators here. `place` is their pool and queue; any argument of BaseOperator overrides a default."""
+
+    place: ClassVar[str] = CPU
+    time_limit: ClassVar[timedelta] = timedelta(hours=1)
+    ui_color = "#e6f0ee"
+
+    def __init__(self, **kwargs: Any) -> None:
+        defaults = {
+            "pool": self.place,
+            "queue": self.place,
+            "execution_timeout": self.time_limit,
+            "retries": 3,
+            "retry_delay": timedelta(seconds=30),
+            "retry_exponential_backoff": 2,
+            "max_retry_delay": timedelta(minutes=10),
+            "retry_policy": RETRY_POLICY,
+        }
+        super().__init__(**{**defaults, **kwargs})
+
+    def execute(self, context: Context) -> Any:
+        """Run in a process that ends with its supervisor; see `work`."""
+        end_with_supervisor()
+        return self.work(context)
+
+    def work(self, context: Context) -> Any:
+        """What the task does. What it returns goes to XCom: references and counts, never more than 2 KiB."""
+        raise NotImplementedError
+
+
+class StageOperator(Magi2Operator):
+    """Run one stage of a batch's shard in a process group of its own and wait for it; returns references and counts.
+
+    A clip that fails is in the counts and in the stage's results, and does not fail the task. While the batch is
+    paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is cancelled
+    or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default that
+    of MAGI2_LAYOUT, else all accelerators of the host, and one for decode.
+    """
+
+    stage: ClassVar[StageName]
+    worker_module: ClassVar[str] = "magi2.runtime.worker"
+    template_fields = ("batch_id", "shard", "layout")
+    operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
+    wait: ClassVar[timedelta] = timedelta(seconds=30)
+    """Until a task that has to wait asks again."""
+    label = ""
+
+    _is_killed = False
+
+    def __init__(self, *, batch_id: str, shard: int, layout: str | None = None, **kwargs: Any) -> None:
+        defaults = {
+            "map_index_template": "shard {{ task.shard }}{{ task.label }}",
+            "weight_rule": "upstream",  # a shard that has begun is finished first
+        }
+        super().__init__(**{**defaults, **kwargs})
+        self.batch_id = batch_id
+        self.shard = shard
+        self.layout = layout
+
+    def work(self, context: Context) -> dict[str, Any]:
+        from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
+        from magi2.jobs.recorder import Bookkeeper, due_work
+
+        settings = Settings.from_environment()
+        store = open_store_to_render(settings)
+        job = self._job(settings.store, store, context)
+        for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
+            context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
+        due = due_work(store, job)
+        self.label = f", {due.profile}, {len(due.clip_ids)} clips"
+        books = Bookkeeper.of(settings, store)
+        try:
+            counts = self._counts(job, books, store, settings, due.clip_ids)
+        except PausedError as error:
+            books.ended(job, error)
+            logger.info("%s waits: %s", job.title, error)
+            raise AirflowRescheduleException(datetime.now(UTC) + self.wait) from error  # type: ignore[no-untyped-call]
+        except Magi2Error as error:
+            self._note(job, error, store, books)
+            if isinstance(error, BatchCancelledError | BudgetSpentError):
+                books.set_aside(job, due.clip_ids, error)
+                raise AirflowSkipException(str(error)) from error
+            raise
+        logger.info("%s: %s", job.title, ", ".join(f"{count} {state}" for state, count in counts.items()))
+        return {"batch_id": job.batch_id, "shard": job.shard, "stage": job.stage.value, **counts}
+
+    def on_kill(self) -> None:
+        """Make `execute` end the process group, see that it is gone, and raise."""
+        self._is_killed = True
+
+    def _job(self, url: str, store: ArtifactStore, context: Context) -> StageJob:
+        from magi2.batches.plan import load_batch
+        from magi2.runtime.job import StageJob
+
+        force = self.stage.value in load_batch(store, self.batch_id)["options"]["force"]
+        return StageJob(
+            self.batch_id,
+            int(self.shard),
+            self.stage,
+            url,
+            attempt=context["ti"].try_number,
+            force=force,
+            worker_module=self.worker_module,
+        )
+
+    def _counts(
+        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
+    ) -> dict[str, int]:
+        """Counts of what was made, if that is allowed now; raises what `check_may_start` does."""
+        from magi2.catalog.gate import check_may_start
+
+        if clip_ids:
+            check_may_start(settings, store, job.batch_id, job.shard, job.stage)
+        books.started(job, clip_ids)
+        return self._reuse(job, books, store, settings, clip_ids) or self._run(job, books, settings)
+
+    def _reuse(
+        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
+    ) -> dict[str, int] | None:
+        """Counts when the store has all that the stage would make, so that no process need be started; else None."""
+        from magi2.jobs.reuse import reuse_shard
+
+        events = reuse_shard(job, store, settings, clip_ids) if clip_ids else ()
+        if events is None:
+            return None
+        for event in events:
+            books.heard(job, event)
+        return {"made": 0, "reused": len(events), "failed": 0}
+
+    def _run(self, job: StageJob, books: Bookkeeper, settings: Settings) -> dict[str, int]:
+        from magi2.runtime.launcher import Launcher
+        from magi2.runtime.watch import Limits
+        from magi2.stages.layouts import stage_layout
+
+        job = replace(job, layout=stage_layout(self.stage, self.layout, settings))
+        # Accelerators may be busy for as long as somebody else's stage takes: that is no reason to fail.
+        limits = Limits(grace=KILL_GRACE_S, lock=self.time_limit.total_seconds())
+        result = Launcher(limits=limits).run(
+            job, on_event=lambda event: books.heard(job, event), should_stop=lambda: self._is_killed
+        )
+        return {state: result.count(state) for state in ("made", "reused", "failed")}
+
+    def _note(self, job: StageJob, error: Magi2Error, store: ArtifactStore, books: Bookkeeper) -> None:
+        """Tell the catalog and the report why there are no results."""
+        from magi2.batches.failures import save_failure
+
+        books.ended(job, error)
+        try:
+            save_failure(store, job.batch_id, job.shard, job.stage, error)
+        except Magi2Error as second:
+            logger.warning("the report will not name the reason: %s", second)
+
+
+def end_with_supervisor() -> None:
+    """Let the kernel end this task when its supervisor dies: nobody would hear of it, and a retry will start.
+
+    Does nothing in `dag.test`, where there is no supervisor.
+    """
+    from airflow.sdk.execution_time.comms import CommsDecoder
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    from magi2.runtime.process import die_with_parent
+
+    if isinstance(SUPERVISOR_COMMS, CommsDecoder):
+        die_with_parent()

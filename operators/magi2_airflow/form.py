@@ -1,0 +1,97 @@
+"""The form that starts a batch; main fields first, the others in sections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.sdk import Param
+
+from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
+from magi2.inputs.text import NAME_PATTERN
+from magi2.types import StageName
+
+PROFILES = sorted(path.stem for path in Path(__file__).parents[2].glob("configs/profiles/[!_]*.yaml"))
+
+RENDER_PARAMS = {
+    "batch": Param(
+        None,
+        type=["string", "null"],
+        title="Batch file",
+        description_md="Path or `file://` address of a `.jsonl`, `.csv` or `.json` file of prompts, in the inbox or "
+        "another of the deployment's input folders",
+    ),
+    "profile": Param(
+        "1080p",
+        type="string",
+        pattern=f"^{NAME_PATTERN}$",
+        title="Profile",
+        examples=PROFILES,
+        description="For rows that name none",
+    ),
+    "failure_limit": Param(
+        0, type="integer", minimum=0, title="Failure limit", description="Clips that may fail before the run does"
+    ),
+    "on_bad_rows": Param(
+        "refuse",
+        type="string",
+        enum=["refuse", "skip"],
+        title="Bad rows",
+        values_display={"refuse": "Refuse the whole file", "skip": "Skip them and count them as failed"},
+    ),
+    "overrides": Param(
+        [],
+        type=["array", "null"],
+        items={"type": "string", "maxLength": MAX_OVERRIDE_CHARS},
+        maxItems=MAX_OVERRIDES,
+        title="Overrides",
+        description_md="Changes to every profile, one a line, such as `refiner.steps=8`",
+        section="More",
+    ),
+    "force": Param(
+        [],
+        type=["array", "null"],
+        examples=[stage.value for stage in StageName if stage is not StageName.NEGATIVE],
+        title="Force",
+        description="Stages to compute again and compare with what is stored",
+        section="More",
+    ),
+    "priority": Param(
+        0,
+        type="integer",
+        minimum=-1000,
+        maximum=1000,
+        title="Priority",
+        description="Waiting shards of batches with a higher number start first",
+        section="More",
+    ),
+    "budget": Param(
+        None,
+        type=["number", "null"],
+        exclusiveMinimum=0,
+        title="Budget",
+        description="What the batch may cost, in the deployment's currency; once it is spent no further shard starts",
+        section="More",
+    ),
+    "images": Param(
+        None,
+        type=["string", "null"],
+        title="Image folder",
+        description="Where relative paths in the file start, in the same input folders; empty: at the file's own",
+        section="More",
+    ),
+    "rerun_of": Param(
+        None,
+        type=["string", "null"],
+        title="Batch id",
+        description="An earlier batch to run again instead of a file",
+        section="Run again",
+    ),
+    "only": Param(
+        [],
+        type=["array", "null"],
+        items={"type": "string"},
+        title="Clips",
+        description_md="Ids of its clips, one a line, or `failed`; empty: all",
+        section="Run again",
+    ),
+}

@@ -1,0 +1,62 @@
+"""The inbox's task: each new batch file starts one run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import Context
+
+from magi2_airflow.base import Magi2Operator
+
+logger = logging.getLogger(__name__)
+
+
+class InboxOperator(Magi2Operator):
+    """Claim the new files of MAGI2_INBOX and start a run of `trigger_dag_id` for each; returns how many.
+
+    A claim fixes its run's id, so asking twice for a run, as after a crash, makes one.
+
+    :param settle_s: a file that changed less than this many seconds ago may still be growing.
+    """
+
+    template_fields = ("trigger_dag_id",)
+
+    def __init__(self, *, trigger_dag_id: str, settle_s: float = 10.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.trigger_dag_id = trigger_dag_id
+        self.settle_s = settle_s
+
+    def work(self, context: Context) -> dict[str, int]:
+        from magi2.batches.inbox import Inbox
+        from magi2.batches.intake import deployment_roots
+        from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
+
+        settings = Settings.from_environment()
+        folder = settings.inbox
+        if folder is None:
+            logger.info("there is no inbox: MAGI2_INBOX is not set")
+            return {"started": 0}
+        open_store_to_render(settings)  # no file is taken for a run that would be refused
+        inbox, started = Inbox(folder, roots=deployment_roots(settings), settle_s=self.settle_s), 0
+        inbox.claim()
+        for claim in inbox.pending():
+            conf = {"batch": str(claim.path), "images": str(folder)}
+            is_new = start_run(self.trigger_dag_id, claim.run_id, conf)
+            inbox.started(claim)
+            logger.info("run %s %s", claim.run_id, "is started" if is_new else "was started before")
+            started += is_new
+        return {"started": started}
+
+
+def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:
+    """Ask for a run by the way that TriggerDagRunOperator goes; whether it is new."""
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+
+    request = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf))
+    answer = task_runner.SUPERVISOR_COMMS.send(request)
+    return not (isinstance(answer, ErrorResponse) and answer.error is ErrorType.DAGRUN_ALREADY_EXISTS)

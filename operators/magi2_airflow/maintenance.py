@@ -1,0 +1,68 @@
+"""Housekeeping of the store and the catalog: functions for thin tasks, with all imports inside."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+LOG_HOURS = 14 * 24.0
+"""A group's log is kept at least so long, for whoever asks why it failed."""
+
+
+def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
+    """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.batches.retention`."""
+    from magi2.batches.retention import RetentionPolicy, collect_garbage
+    from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
+    from magi2.types import StageName
+
+    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
+    policy = RetentionPolicy(keep_days={StageName.DECODE: decode_days})
+    report = collect_garbage(store, policy=policy, dry_run=dry_run)
+    for stage, key in report.removed:
+        logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
+    return {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
+
+
+def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
+    """Delete what dead attempts left in the store, snapshots that nobody needs, and this host's old logs of groups."""
+    from magi2.batches.retention import sweep_snapshots
+    from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
+    from magi2.runtime.log_file import sweep_logs
+
+    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
+    names = [
+        *store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
+        *sweep_snapshots(store, dry_run=dry_run),
+    ]
+    logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
+    for name in [*names, *logs]:
+        logger.info("%s %s", "would delete" if dry_run else "deleted", name)
+    return {"swept": len(names)}
+
+
+def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
+    """Compare catalog and store, and make the catalog anew from the store if they differ.
+
+    Raises: IdentityError, and changes nothing, when the store is not the catalog's or misses too many clips.
+    """
+    from magi2.catalog.identity import require_complete
+    from magi2.catalog.rebuild import rebuild
+    from magi2.catalog.verify import verify
+    from magi2.config.settings import Settings
+    from magi2.deployment import open_both
+
+    store, catalog = open_both(Settings.from_environment())
+    if not dry_run:
+        require_complete(store, catalog)
+    problems = 0
+    for problem in verify(store, catalog, digests=False):
+        logger.warning("%s %s: %s", problem.kind.value, problem.place, problem.message)
+        problems += 1
+    if problems and not dry_run:
+        report = rebuild(store, catalog)
+        logger.info("rebuilt: %d artifacts, %d batches, %d clips", report.artifacts, report.batches, report.clips)
+    return {"problems": problems, "rebuilt": bool(problems and not dry_run)}

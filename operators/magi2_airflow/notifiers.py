@@ -1,0 +1,182 @@
+"""Telling people, each thing once: to the log, and to a webhook if the deployment names one.
+
+The webhook is an Airflow connection, named by MAGI2_NOTIFY_CONN_ID: `host` is the whole https:// address and
+`password`, if there is one, its bearer token. It gets a POST with `{"kind", "subject", "text", "details"}`. Neither the
+address nor the token is ever logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from airflow.sdk import BaseHook, BaseNotifier, Context
+
+from magi2.errors import Magi2Error
+
+if TYPE_CHECKING:
+    from magi2.catalog import Catalog
+    from magi2.config.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something to tell of a `subject`, a batch's id or another name. It is told once, unless it ended in between."""
+
+    kind: str
+    subject: str
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Magi2Notifier(BaseNotifier):
+    """Base of all notifiers here: tells those notices that people have not been told of."""
+
+    def notices(self, context: Context) -> Iterable[Notice]:
+        """What there is to tell. May raise a Magi2Error, which is logged."""
+        raise NotImplementedError
+
+    def notify(self, context: Context) -> None:
+        """Called by Airflow; see `notices`."""
+        from magi2.config.settings import Settings
+
+        settings = Settings.from_environment()
+        for notice in self.notices(context):
+            tell(notice, settings)
+
+
+class BatchFinished(Magi2Notifier):
+    """For the report's task: how a batch ended, and that too many of its clips failed if nobody was told before."""
+
+    def notices(self, context: Context) -> Iterable[Notice]:
+        ti, run = context["ti"], context["dag_run"]
+        task: Any = ti.task
+        if not task.batch_id:
+            text = f"run {run.run_id} ended before its batch was planned"
+            return [Notice("batch_finished", f"{run.dag_id}/{run.run_id}", text)]
+        report = _report(task.batch_id)
+        subject = f"{task.batch_id}/{ti.try_number}"  # one that is run again ends again
+        if report is None:
+            return [Notice("batch_finished", subject, f"batch {task.batch_id} ended without a report")]
+        found = [Notice("batch_finished", subject, _summary(report), _figures(report))]
+        if not report["is_within_limit"]:
+            found.append(_too_many(task.batch_id, report["clips_failed"], report["failure_limit"]))
+        return found
+
+
+class FailureLimitPassed(Magi2Notifier):
+    """For a stage's task: more clips failed for good than the batch allows, while the rest still runs."""
+
+    def notices(self, context: Context) -> Iterable[Notice]:
+        from magi2.catalog import catalog_url, open_catalog
+        from magi2.config.settings import Settings
+
+        task: Any = context["ti"].task
+        catalog = open_catalog(catalog_url(Settings.from_environment()))
+        batch = catalog.batches.get(task.batch_id)
+        if batch is None:
+            return []
+        # A shard whose task has ended without results is lost; those of other tasks may be tried again.
+        lost = int(task.shard) if context.get("exception") is not None else None
+        failed = catalog.batches.lost_clips(task.batch_id, lost_shard=lost)
+        return [_too_many(batch.batch_id, failed, batch.failure_limit)] if failed > batch.failure_limit else []
+
+
+class Findings(Magi2Notifier):
+    """For a task that looks after the deployment: tells what it found, which it returned as a list of notices."""
+
+    def notices(self, context: Context) -> Iterable[Notice]:
+        ti = context["ti"]
+        return [Notice(**found) for found in ti.xcom_pull(task_ids=ti.task_id) or ()]
+
+
+def tell(notice: Notice, settings: Settings) -> None:
+    """Tell a notice unless that was done before. One that the webhook did not take is told again when next found."""
+    catalog = _catalog(settings)
+    if catalog is not None and not catalog.notices.is_first(notice.kind, notice.subject):
+        return
+    logger.warning("notice %s: %s", notice.kind, notice.text)
+    if settings.notify_conn_id and not _post(notice, settings.notify_conn_id) and catalog is not None:
+        catalog.notices.forget(notice.kind, notice.subject)
+
+
+def _catalog(settings: Settings) -> Catalog | None:
+    from magi2.catalog import catalog_url, open_catalog
+
+    try:
+        return open_catalog(catalog_url(settings))
+    except Magi2Error as error:
+        logger.warning("cannot know what people were told of: %s", error)
+        return None
+
+
+def _post(notice: Notice, conn_id: str) -> bool:
+    """Whether the webhook took the notice."""
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        connection = BaseHook.get_connection(conn_id)
+        status = _send(connection.host or "", connection.password, json.dumps(asdict(notice)).encode())
+    except (AirflowException, OSError, HTTPException, ValueError) as error:
+        logger.warning("connection %s did not take notice %s: %s", conn_id, notice.kind, type(error).__name__)
+        return False
+    if not 200 <= status < 300:
+        logger.warning("connection %s did not take notice %s: status %d", conn_id, notice.kind, status)
+    return 200 <= status < 300
+
+
+def _send(address: str, token: str | None, body: bytes) -> int:
+    """The status of a POST. By the standard library, since others log addresses, follow redirects, or both."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an http address")
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    with closing(kind(parts.netloc, timeout=TIMEOUT_S)) as connection:
+        connection.request("POST", urlunsplit(("", "", parts.path or "/", parts.query, "")), body, headers)
+        return connection.getresponse().status
+
+
+def _report(batch_id: str) -> dict[str, Any] | None:
+    from magi2.artifacts.address import open_store
+    from magi2.batches.plan import read_document
+    from magi2.config.settings import Settings
+
+    store, name = open_store(Settings.from_environment().store), f"batches/{batch_id}/report.json"
+    return read_document(store, name) if store.get_document(name) is not None else None
+
+
+def _summary(report: Mapping[str, Any]) -> str:
+    from magi2.config.price import amount_text
+
+    words = {
+        "clips_done": "done",
+        "clips_skipped": "finished before",
+        "clips_flagged": "flagged",
+        "clips_failed": "failed",
+        "clips_over_budget": "skipped for lack of budget",
+        "clips_cancelled": "cancelled",
+    }
+    counts = ", ".join(f"{report[name]} {word}" for name, word in words.items() if report[name])
+    cost = "" if report["cost"] is None else f"; {amount_text(report['cost'], report['currency'])}"
+    return f"batch {report['name']} ({report['batch_id']}) has ended: {counts or 'no clips'}{cost}"
+
+
+def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("run_id", "failure_limit", "seconds", "accelerator_seconds", "cost", "budget", "currency")
+    return {name: value for name, value in report.items() if name in names or name.startswith("clips_")}
+
+
+def _too_many(batch_id: str, failed: float, limit: int) -> Notice:
+    text = f"batch {batch_id}: {failed} clips failed, it allows {limit}"
+    return Notice("failure_limit", batch_id, text, {"clips_failed": failed, "failure_limit": limit})

@@ -1,0 +1,140 @@
+"""The first task of a batch's run: from the batch file, or an earlier batch, to shards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Context
+
+from magi2.errors import InputError
+from magi2_airflow.base import Magi2Operator
+from magi2_airflow.links import ClipsLink
+
+if TYPE_CHECKING:
+    from magi2.artifacts.store import ArtifactStore
+    from magi2.batches.plan import BatchPlan
+    from magi2.config.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class PlanOperator(Magi2Operator):
+    """Validate a batch file whole, find what is in the store already and pack the rest into shards.
+
+    Returns the shards' numbers, to be mapped over; `batch_id` is an XCom of its own.
+
+    :param batch: path or file:// address of a .jsonl, .csv or .json file in MAGI2_INBOX or MAGI2_INPUT_ROOTS; or give
+        `rerun_of`.
+    :param profile: name of the one for rows that name none.
+    :param failure_limit: clips that may fail before the run does.
+    :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
+    :param overrides: `dotted.key=value` strings that change every profile.
+    :param force: stages to compute again and compare.
+    :param priority: batches of higher priority start their waiting shards first.
+    :param budget: what the batch may cost, in the deployment's currency; once it is spent no further shard starts.
+    :param images: folder in the same places where relative paths of the file start, by default the file's own.
+    :param rerun_of: id of an earlier batch to run again, instead of a file.
+    :param only: ids of that batch's clips, or "failed"; by default all.
+    """
+
+    template_fields = (
+        "batch",
+        "profile",
+        "failure_limit",
+        "on_bad_rows",
+        "overrides",
+        "force",
+        "priority",
+        "budget",
+        "images",
+        "rerun_of",
+        "only",
+    )
+    operator_extra_links = (ClipsLink(),)
+    time_limit = timedelta(hours=4)
+    batch_id: str | None = None
+
+    def __init__(
+        self,
+        *,
+        batch: str | None = None,
+        profile: str = "1080p",
+        failure_limit: int = 0,
+        on_bad_rows: str = "refuse",
+        overrides: Sequence[str] | None = None,
+        force: Sequence[str] | None = None,
+        priority: int = 0,
+        budget: float | None = None,
+        images: str | None = None,
+        rerun_of: str | None = None,
+        only: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+        self.profile = profile
+        self.failure_limit = failure_limit
+        self.on_bad_rows = on_bad_rows
+        self.overrides = overrides
+        self.force = force
+        self.priority = priority
+        self.budget = budget
+        self.images = images
+        self.rerun_of = rerun_of
+        self.only = only
+
+    def work(self, context: Context) -> list[int]:
+        from magi2.batches.plan import save_plan
+        from magi2.config.settings import Settings
+        from magi2.deployment import open_store_to_render
+        from magi2.jobs.recorder import Bookkeeper
+
+        settings = Settings.from_environment()
+        store = open_store_to_render(settings)
+        with TemporaryDirectory() as scratch:
+            plan = self._plan(settings, store, context, Path(scratch))
+            save_plan(plan, store)
+        Bookkeeper.of(settings, store).planned(plan)
+        self.batch_id = plan.batch_id
+        context["ti"].xcom_push(key="batch_id", value=plan.batch_id)
+        for row in plan.refused:
+            logger.error("refused row %d: %.200s", row.number, row.reason)
+        counts = (plan.batch_id, plan.clips, len(plan.cached), len(plan.refused), len(plan.shards))
+        logger.info("batch %s: %d clips, %d finished already, %d rows refused, %d shards", *counts)
+        return [shard.number for shard in plan.shards]
+
+    def _plan(self, settings: Settings, store: ArtifactStore, context: Context, scratch: Path) -> BatchPlan:
+        from magi2.batches.intake import deployment_roots, plan_location, plan_rerun
+        from magi2.batches.plan import BatchOptions
+
+        if bool(self.batch) == bool(self.rerun_of):
+            raise InputError("give either a batch file or the id of a batch to run again")
+        run = context["dag_run"]
+        options = BatchOptions(
+            int(self.failure_limit),
+            self.on_bad_rows,  # type: ignore[arg-type]  # checked there
+            tuple(self.force or ()),
+            int(self.priority),
+            None if self.budget is None else float(self.budget),
+        )
+        shared: dict[str, Any] = {
+            "settings": settings,
+            "store": store,
+            "overrides": tuple(self.overrides or ()),
+            "options": options,
+            "origin": {"dag_id": run.dag_id, "run_id": run.run_id, "requested_by": run.triggering_user_name},
+        }
+        if self.rerun_of:
+            return plan_rerun(str(self.rerun_of), only=tuple(self.only or ()), scratch=scratch, **shared)
+        return plan_location(
+            str(self.batch),
+            profile=str(self.profile),
+            images=self.images or None,
+            roots=deployment_roots(settings),
+            **shared,
+        )

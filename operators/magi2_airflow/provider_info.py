@@ -1,0 +1,20 @@
+"""What `airflow providers list` shows, and the links that Airflow's server may look up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LINKS = ("ClipsLink", "ManifestLink", "ReportLink", "LogLink")
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Entry point `apache_airflow_provider`."""
+    from magi2 import __version__
+
+    return {
+        "package-name": "magi2",
+        "name": "MAGI-2",
+        "description": "Batch renderer for MAGI-2 Preview: lists of prompts to ten-second clips with sound",
+        "versions": [__version__],
+        "extra-links": [f"magi2_airflow.links.{name}" for name in LINKS],
+    }

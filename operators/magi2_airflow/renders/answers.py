@@ -1,0 +1,151 @@
+"""From the catalog's records to the bodies of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from magi2.catalog import BatchRecord, BatchState, ClipState, Request, Run, RunState
+from magi2.catalog.overview import StageTally, Tally
+from magi2.catalog.pages import ListedClip
+from magi2.catalog.states import UNFINISHED_BATCH
+from magi2.config.price import Price
+from magi2.types import StageName
+from magi2_airflow.renders.contract import Batch, ClipCard, ClipCounts, StageBar, StageStep
+from magi2_airflow.renders.deployment import Deployment
+from magi2_airflow.renders.links import Links, run_path, task_path
+
+
+def batches(site: Deployment, records: Sequence[BatchRecord]) -> list[Batch]:
+    """The batches with their numbers. Raises InfrastructureError when the catalog does not answer."""
+    tallies = site.tallies.of(records)
+    return [batch(record, tallies[record.batch_id], site) for record in records]
+
+
+def batch(record: BatchRecord, tally: Tally, site: Deployment) -> Batch:
+    """One batch with its numbers."""
+    price, is_live = site.price, record.state in UNFINISHED_BATCH
+    is_going_on = record.state is BatchState.RUNNING and record.requested is None
+    return Batch(
+        batch_id=record.batch_id,
+        name=record.name,
+        source=record.source,
+        state=record.state,
+        is_live=is_live,
+        is_paused=is_live and record.requested is Request.PAUSE,
+        is_cancel_requested=is_live and record.requested is Request.CANCEL,
+        priority=record.priority,
+        clips=_clip_counts(tally),
+        stages=[_bar(stage, numbers) for stage, numbers in tally.stages.items()],
+        seconds_left=tally.seconds_left(datetime.now(UTC)) if is_going_on else None,
+        accelerator_seconds=tally.accelerator_seconds,
+        cost=cost(price, tally.accelerator_seconds),
+        budget=record.budget,
+        currency=site.settings.currency if price or record.budget is not None else None,
+        started_by=record.requested_by,
+        created_at=record.created_at,
+        finished_at=record.finished_at,
+        failure_limit=record.failure_limit,
+        refused_rows=tally.refused_rows,
+        dag_id=record.dag_id,
+        run_id=record.run_id,
+        run_path=run_path(record.dag_id, record.run_id),
+        parent_batch_id=record.parent_batch_id,
+    )
+
+
+def card(clip: ListedClip, price: Price | None, links: Links) -> ClipCard:
+    """A clip in a list."""
+    return ClipCard(
+        batch_id=clip.batch_id,
+        clip_id=clip.clip_id,
+        names=list(clip.names),
+        prompt=clip.prompt,
+        tags=list(clip.tags),
+        profile=clip.profile_name,
+        seed=clip.seed,
+        shard=clip.shard,
+        priority=clip.priority,
+        state=clip.state,
+        failed_stage=clip.failed_stage,
+        reason=clip.reason,
+        flags=list(clip.flags),
+        seconds=clip.seconds,
+        accelerator_seconds=clip.accelerator_seconds,
+        cost=cost(price, clip.accelerator_seconds),
+        updated_at=clip.updated_at,
+        media=links.media(clip.artifact_key),
+    )
+
+
+def timeline(
+    record: BatchRecord,
+    clip: ListedClip,
+    runs: Sequence[Run],
+    stages: Iterable[StageName],
+    price: Price | None,
+    links: Links,
+) -> list[StageStep]:
+    """Every attempt at every stage of the clip, in order; a stage without one is there as well."""
+    run, steps = run_path(record.dag_id, record.run_id), []
+    was_found = clip.state is ClipState.DONE and clip.shard is None
+    for stage in stages:
+        attempts = [each for each in runs if each.stage is stage]
+        manifest = links.manifest(clip.batch_id, clip.clip_id, stage)
+        if not attempts:
+            found = manifest if was_found and stage is StageName.MUX else None
+            state = RunState.REUSED.value if was_found else ClipState.WAITING.value
+            steps.append(StageStep(stage=stage.value, state=state, attempt=0, is_last=True, manifest=found))
+        for each in attempts:
+            task = task_path(run, stage, each.shard)
+            steps.append(_step(each, each is attempts[-1], manifest, task, price))
+    return steps
+
+
+def cost(price: Price | None, accelerator_seconds: float | None) -> float | None:
+    """What these seconds cost; None without a price."""
+    return None if price is None or accelerator_seconds is None else price.cost(accelerator_seconds)
+
+
+def _step(run: Run, is_last: bool, manifest: str, task: str | None, price: Price | None) -> StageStep:
+    return StageStep(
+        stage=run.stage.value,
+        state=run.state,
+        attempt=run.attempt,
+        is_last=is_last,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        seconds=run.seconds,
+        accelerator_seconds=run.accelerator_seconds,
+        cost=cost(price, run.accelerator_seconds),
+        peak_memory_bytes=run.peak_memory_bytes,
+        host=run.host,
+        error_code=run.error_code,
+        error=run.error,
+        flags=list(run.flags),
+        manifest=manifest if run.artifact_key else None,
+        task_path=task,
+        log_path=f"{task}?try_number={run.attempt}" if task else None,
+    )
+
+
+def _clip_counts(tally: Tally) -> ClipCounts:
+    mux = tally.stages.get(StageName.MUX)
+    reused = tally.found + (mux.clips.get(RunState.REUSED, 0) if mux else 0)
+    counts = {state.value: count for state, count in tally.clips.items()}
+    return ClipCounts(total=sum(counts.values()), reused=reused, **counts)
+
+
+def _bar(stage: StageName, tally: StageTally) -> StageBar:
+    made, reused = (tally.clips.get(state, 0) for state in (RunState.MADE, RunState.REUSED))
+    return StageBar(
+        stage=stage.value,
+        total=tally.total,
+        done=made + reused + tally.found,
+        reused=reused + tally.found,
+        running=tally.clips.get(RunState.RUNNING, 0),
+        failed=tally.clips.get(RunState.FAILED, 0),
+        seconds=tally.seconds,
+        accelerator_seconds=tally.accelerator_seconds,
+        peak_memory_bytes=tally.peak_memory_bytes,
+    )

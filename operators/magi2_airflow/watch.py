@@ -1,0 +1,115 @@
+"""Looking after running batches: functions for thin tasks, with all imports inside.
+
+What there is to tell people is returned, for `magi2_airflow.notifiers.Findings`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from magi2.artifacts.store import ArtifactStore
+    from magi2.catalog import BatchRecord, Catalog
+
+logger = logging.getLogger(__name__)
+
+LIVE = ("queued", "running")
+"""States of a run whose batch may still go on."""
+
+
+def end_cancelled_batches() -> list[str]:
+    """Settle batches whose run ended without a word, as one does that is cancelled in Airflow; the ids of those.
+
+    A batch whose report is later than anything else known of it takes that as its end; all others are cancelled.
+    """
+    from magi2.config.settings import Settings
+    from magi2.deployment import open_matching
+
+    store, catalog = open_matching(Settings.from_environment())
+    settled = []
+    for batch in catalog.batches.unfinished():
+        state = run_state(batch.dag_id, batch.run_id) if batch.dag_id and batch.run_id else "running"
+        if state not in LIVE:
+            _settle(store, catalog, batch, state)
+            settled.append(batch.batch_id)
+    return settled
+
+
+def find_stalled(minutes: float) -> list[dict[str, Any]]:
+    """Notices on running batches in which no clip has begun or finished a stage for so long."""
+    from magi2.catalog import catalog_url, open_catalog
+    from magi2.config.settings import Settings
+
+    catalog = open_catalog(catalog_url(Settings.from_environment()))
+    oldest = datetime.now(UTC) - timedelta(minutes=minutes)
+    found = []
+    for batch_id, moment in catalog.batches.last_activity().items():
+        if moment >= oldest:
+            catalog.notices.forget("stalled", batch_id)
+            continue
+        text = f"batch {batch_id}: no progress since {moment:%Y-%m-%d %H:%M} UTC"
+        found.append({"kind": "stalled", "subject": batch_id, "text": text, "details": {"since": moment.isoformat()}})
+    return found
+
+
+def find_low_disk(min_free_percent: float) -> list[dict[str, Any]]:
+    """A notice if the disk of the store's folder has less free than that; none for a store elsewhere."""
+    from magi2.artifacts.address import open_store
+    from magi2.artifacts.local import LocalStore
+    from magi2.catalog import catalog_url, open_catalog
+    from magi2.config.settings import Settings
+
+    settings = Settings.from_environment()
+    store = open_store(settings.store)
+    if not isinstance(store, LocalStore):
+        logger.info("the store is no folder of this host")
+        return []
+    disk = shutil.disk_usage(next(folder for folder in (store.root, *store.root.parents) if folder.exists()))
+    percent = 100 * disk.free / disk.total
+    logger.info("%s: %.1f %% of the disk are free", store.root, percent)
+    if percent >= min_free_percent:
+        open_catalog(catalog_url(settings)).notices.forget("disk_low", str(store.root))
+        return []
+    text = f"{store.root}: {disk.free / 2**30:.1f} GiB free, {percent:.1f} % of the disk"
+    details = {"free_bytes": disk.free, "total_bytes": disk.total}
+    return [{"kind": "disk_low", "subject": str(store.root), "text": text, "details": details}]
+
+
+def run_state(dag_id: str, run_id: str) -> str | None:
+    """The state of a run in Airflow, or None when it was deleted."""
+    from airflow.sdk.api.client import ServerResponseError
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        return RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") != HTTPStatus.NOT_FOUND:
+            raise
+    except ServerResponseError as error:  # where there is no supervisor in between: `dag.test`
+        if error.response.status_code != HTTPStatus.NOT_FOUND:
+            raise
+    return None
+
+
+def _settle(store: ArtifactStore, catalog: Catalog, batch: BatchRecord, state: str | None) -> None:
+    from magi2.batches.plan import read_document
+    from magi2.catalog import Action, Actor, BatchState
+    from magi2.catalog.documents import read_batch
+    from magi2.catalog.merge import merge_batch
+
+    batch_id, report = batch.batch_id, f"batches/{batch.batch_id}/report.json"
+    if store.get_document(report) is not None:
+        written = datetime.fromisoformat(read_document(store, report)["finished_at"])
+        if written >= catalog.batches.last_activity([batch_id])[batch_id]:
+            merge_batch(catalog.database, read_batch(store, batch_id))
+            logger.info("batch %s: its end is taken from its report", batch_id)
+            return
+    catalog.batches.mark(batch_id, BatchState.CANCELLED)
+    arguments = {"run_id": batch.run_id, "run_state": state or "deleted"}
+    catalog.control.note(batch_id, Action.CANCEL, arguments, by=Actor("airflow", "Airflow"))
+    logger.info("batch %s is cancelled: its run is %s", batch_id, state or "deleted")

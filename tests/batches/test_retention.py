@@ -1,0 +1,120 @@
+"""Retention lets old intermediates go and nothing that a clip still needs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from magi2.artifacts.local import LocalStore
+from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.recipe import Recipe
+from magi2.batches.retention import RetentionPolicy, collect_garbage, sweep_snapshots
+from magi2.errors import InputError
+from magi2.types import StageName
+
+CHAIN = (StageName.ENCODE, StageName.PREVIEW, StageName.DECODE, StageName.MUX)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def publish(store: LocalStore, stage: StageName, clip: str, **inputs: str) -> Manifest:
+    recipe = Recipe(stage=stage.value, version=1, config={"clip": clip}, inputs=inputs)
+    with store.stage_folder(recipe.stage, recipe.key) as folder:
+        path = folder / "payload.bin"
+        path.write_bytes(clip.encode() * 100)
+        return store.publish(ManifestDraft(recipe=recipe), {"payload.bin": path})
+
+
+def render(store: LocalStore, clip: str, stages: tuple[StageName, ...] = CHAIN) -> dict[StageName, Manifest]:
+    made: dict[StageName, Manifest] = {}
+    inputs: dict[str, str] = {}
+    for stage in stages:
+        made[stage] = publish(store, stage, clip, **inputs)
+        inputs = {"from": made[stage].key}
+    return made
+
+
+def record(store: LocalStore, batch: str, clip: str, made: dict[StageName, Manifest]) -> None:
+    for stage, manifest in made.items():
+        results = [{"clip_id": clip, "state": "made", "key": manifest.key}]
+        content = {"batch_id": batch, "shard": 0, "stage": stage.value, "attempt": 1, "results": results}
+        store.put_document(f"batches/{batch}/results/0.{stage.value}.json", json.dumps(content).encode())
+
+
+def later(days: float) -> datetime:
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+def test_lossless_intermediates_go_a_week_after_delivery(store: LocalStore) -> None:
+    made = render(store, "fox")
+    early = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(6.9))
+    assert early.removed == ()
+    report = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(7.1))
+    assert report.removed == ((StageName.DECODE, made[StageName.DECODE].key),)
+    assert report.freed_bytes == made[StageName.DECODE].size_bytes
+    left = {stage for stage, manifest in made.items() if store.find(stage, manifest.key)}
+    assert left == set(CHAIN) - {StageName.DECODE}
+
+
+def test_a_dry_run_removes_nothing(store: LocalStore) -> None:
+    made = render(store, "fox")
+    report = collect_garbage(store, policy=RetentionPolicy(), now=later(8))
+    assert report.dry_run and len(report.removed) == 1
+    assert store.find(StageName.DECODE, made[StageName.DECODE].key) is not None
+
+
+def test_what_was_never_delivered_stays_whatever_its_age(store: LocalStore) -> None:
+    render(store, "fox", CHAIN[:3])
+    report = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(1000))
+    assert (report.removed, report.kept_needed) == ((), 1)
+
+
+def test_an_intermediate_shared_with_an_undelivered_clip_stays(store: LocalStore) -> None:
+    made = render(store, "fox")
+    record(store, "b1", "delivered", made)
+    record(store, "b2", "waiting", {StageName.DECODE: made[StageName.DECODE]})
+    report = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(8))
+    assert (report.removed, report.kept_needed) == ((), 1)
+
+
+def test_retention_can_be_limited_to_one_batch(store: LocalStore) -> None:
+    fox, owl = render(store, "fox"), render(store, "owl")
+    record(store, "b1", "fox", fox)
+    record(store, "b2", "owl", owl)
+    policy = RetentionPolicy(keep_days={StageName.DECODE: 0}, batch_id="b2")
+    report = collect_garbage(store, policy=policy, dry_run=False, now=later(1))
+    assert report.removed == ((StageName.DECODE, owl[StageName.DECODE].key),)
+    with pytest.raises(InputError, match="batch b3 has no results"):
+        collect_garbage(store, policy=RetentionPolicy(batch_id="b3"))
+
+
+@pytest.mark.parametrize("stage", [StageName.ENHANCE, StageName.NEGATIVE])
+def test_captions_never_go(stage: StageName) -> None:
+    with pytest.raises(InputError, match="never removed"):
+        RetentionPolicy(keep_days={stage: 1})
+
+
+def test_delivered_files_go_only_when_asked_for(store: LocalStore) -> None:
+    made = render(store, "fox")
+    policy = RetentionPolicy(keep_days={StageName.MUX: 30})
+    assert collect_garbage(store, policy=policy, now=later(29)).removed == ()
+    assert collect_garbage(store, policy=policy, now=later(31)).removed == ((StageName.MUX, made[StageName.MUX].key),)
+
+
+def test_snapshots_of_made_clips_and_old_ones_are_swept_and_no_others(store: LocalStore) -> None:
+    made = publish(store, StageName.PREVIEW, "fox")
+    stale, fresh = (f"snapshots/preview/{key}.safetensors" for key in (made.key, "0" * 64))
+    for name in (stale, fresh):
+        store.put_document(name, b"state")
+    assert sweep_snapshots(store) == [stale]
+    assert sorted(store.list_documents("snapshots")) == sorted([stale, fresh])
+    assert sweep_snapshots(store, dry_run=False) == [stale]
+    assert list(store.list_documents("snapshots")) == [fresh]
+    assert sweep_snapshots(store, older_than_hours=-1, dry_run=False) == [fresh]
+    assert list(store.list_documents("snapshots")) == []

@@ -1,0 +1,141 @@
+"""Permission to go on: what is asked of a batch is obeyed, and a catalog that is away stops what has a budget only."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from magi2.artifacts.local import LocalStore
+from magi2.catalog import Actor, BatchState, Catalog, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.gate import CancelCheck, check_may_start
+from magi2.config.settings import Settings
+from magi2.errors import BatchCancelledError, BudgetSpentError, ConfigError, InfrastructureError, PausedError
+from magi2.types import Clip, StageName
+
+ANN = Actor("1", "ann")
+PROFILE = "a" * 64
+EARLY = [StageName.ENHANCE, StageName.ENCODE, StageName.PREVIEW]
+
+
+class Night:
+    """A running batch of two shards with one clip each; an hour of an accelerator costs 3,600."""
+
+    def __init__(self, folder: Path, budget: float | None = None) -> None:
+        self.store = LocalStore(folder / "store")
+        self.settings = Settings(store=str(self.store.root), price_per_accelerator_hour=3600.0, currency="EUR")
+        self.catalog: Catalog = open_catalog(f"sqlite:///{self.store.root}/catalog.sqlite")
+        self.clip_ids = self.add("night", budget=budget)
+
+    def add(self, batch_id: str, **values: float | None) -> list[str]:
+        clips = [Clip(f"{batch_id} {number}", number, "1080p", PROFILE) for number in range(2)]
+        self.catalog.batches.create(
+            NewBatch(batch_id=batch_id, name=batch_id, source="s", clips_total=2, **values),  # type: ignore[arg-type]
+            {PROFILE: {}},
+        )
+        self.catalog.clips.add(batch_id, [PlannedClip(clip, number) for number, clip in enumerate(clips)])
+        self.catalog.batches.mark(batch_id, BatchState.RUNNING)
+        options = {"options": {"budget": values.get("budget")}}
+        self.store.put_document(f"batches/{batch_id}/batch.json", json.dumps(options).encode())
+        return [clip.clip_id for clip in clips]
+
+    def spend(self, shard: int, stage: StageName, accelerator_seconds: float) -> None:
+        run = Run(clip_id=self.clip_ids[shard], stage=stage, state=RunState.MADE, shard=shard)
+        self.catalog.runs.finish("night", [Run(**{**vars(run), "accelerator_seconds": accelerator_seconds})])
+
+    def ask(self, stage: StageName = StageName.PREVIEW, shard: int = 1, settings: Settings | None = None) -> None:
+        check_may_start(settings or self.settings, self.store, "night", shard, stage)
+
+
+def test_paused_batch_waits_at_every_stage_until_it_is_resumed(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    night.catalog.control.pause("night", by=ANN)
+    for stage in (StageName.ENHANCE, StageName.PREVIEW, StageName.MUX):
+        with pytest.raises(PausedError, match="night is paused"):
+            night.ask(stage)
+    night.catalog.control.resume("night", by=ANN)
+    night.ask()
+
+
+def test_cancelled_batch_starts_nothing_until_it_is_run_again(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    night.catalog.control.cancel("night", by=ANN)
+    with pytest.raises(BatchCancelledError, match="night was cancelled"):
+        night.ask(StageName.MUX)
+    night.catalog.batches.mark("night", BatchState.CANCELLED)
+    night.ask(StageName.MUX)
+
+
+def test_spent_budget_starts_no_further_shard_and_finishes_those_that_have_begun(tmp_path: Path) -> None:
+    night = Night(tmp_path, budget=10.0)
+    night.spend(0, StageName.PREVIEW, 9.99)
+    night.ask()
+    night.spend(0, StageName.REFINE, 0.01)
+    for stage in EARLY:
+        with pytest.raises(BudgetSpentError, match=r"budget: 10\.00 EUR of 10\.00 EUR spent"):
+            night.ask(stage)
+    night.ask(StageName.DECODE)
+    for stage in EARLY:
+        night.ask(stage, shard=0)
+    night.catalog.control.set_budget("night", 20.0, by=ANN)
+    night.ask()
+
+
+def test_budget_is_not_watched_without_a_price(tmp_path: Path) -> None:
+    night = Night(tmp_path, budget=10.0)
+    with pytest.raises(ConfigError, match="needs a price"):
+        night.ask(settings=Settings(store=night.settings.store))
+
+
+def test_shard_that_has_not_begun_lets_a_more_urgent_batch_go_first(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    night.add("urgent", priority=1)
+    for stage in EARLY:
+        with pytest.raises(PausedError, match="urgent of higher priority goes first"):
+            night.ask(stage)
+    night.ask(StageName.DECODE)
+    night.spend(1, StageName.PREVIEW, 1.0)
+    night.ask(StageName.PREVIEW)
+    night.catalog.control.set_priority("night", 1, by=ANN)
+    night.ask(shard=0)
+
+
+def away(night: Night) -> Settings:
+    return Settings(store=night.settings.store, catalog="postgresql+psycopg2://nobody@127.0.0.1:1/none")
+
+
+def test_catalog_that_is_away_stops_what_has_a_budget_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    night = Night(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        night.ask(settings=away(night))
+    assert "without knowing what is asked of batch night" in caplog.text
+    night.store.put_document("batches/night/batch.json", b'{"options": {"budget": 5.0}}')
+    with pytest.raises(InfrastructureError):
+        night.ask(settings=away(night))
+
+
+def test_batch_that_the_catalog_does_not_know_goes_on(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    check_may_start(night.settings, night.store, "unknown", 0, StageName.PREVIEW)
+
+
+def test_wishes_are_heard_between_clips(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    between = CancelCheck(night.settings, "night")
+    between.check()
+    night.catalog.control.pause("night", by=ANN)
+    with pytest.raises(PausedError):
+        between.check()
+    night.catalog.control.cancel("night", by=ANN)
+    with pytest.raises(BatchCancelledError):
+        between.check()
+
+
+def test_worker_goes_on_without_the_catalog_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    between = CancelCheck(away(Night(tmp_path)), "night")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            between.check()
+    assert caplog.text.count("cannot hear what is asked of batch night") == 1

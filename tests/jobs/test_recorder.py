@@ -1,0 +1,305 @@
+"""A batch's course in the catalog, entered while it runs; the catalog never stops a render."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from magi2.artifacts.local import LocalStore
+from magi2.artifacts.manifest import ManifestDraft
+from magi2.batches.batch_file import BadRow, Batch
+from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch, save_plan
+from magi2.batches.results import write_results
+from magi2.catalog import BatchState, Catalog, ClipState, RunState, StateError, open_catalog
+from magi2.catalog.totals import read_totals
+from magi2.catalog.verify import verify
+from magi2.config.load import load_profile
+from magi2.config.settings import Settings
+from magi2.errors import (
+    CancelledError,
+    ConfigError,
+    CorruptedArtifactError,
+    ImageError,
+    InfrastructureError,
+    Magi2Error,
+    PausedError,
+)
+from magi2.jobs.recorder import RETRY_S, Bookkeeper, due_work
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.result import StageResult
+from magi2.report import build_report
+from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
+from magi2.runtime.job import StageJob
+from magi2.types import Clip, StageName
+
+CONFIGS = Settings().configs
+WEIGHTS = dict.fromkeys(("text_encoder", "preview", "refiner", "video_vae", "turbo_vae", "audio_vae"), "0" * 64)
+TINY, NO_REFINER = load_profile("tiny", CONFIGS), load_profile("tiny-preview", CONFIGS)
+BOOKS = {
+    profile.digest(): RecipeBook(
+        profile, fingerprints=WEIGHTS, negative_prompt="blurry", enhancement_mode="off", enhancement_model=None
+    )
+    for profile in (TINY, NO_REFINER)
+}
+CLIPS = [Clip(f"a kite {n}", n, NO_REFINER.name, NO_REFINER.digest(), names=(f"row {n}",)) for n in range(2)]
+LOST, GOOD = CLIPS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return open_catalog(f"sqlite:///{tmp_path}/catalog.sqlite")
+
+
+@pytest.fixture
+def books(store: LocalStore, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> Iterator[Bookkeeper]:
+    """A bookkeeper all of whose entries the catalog accepts."""
+    yield Bookkeeper(store, lambda: catalog)
+    assert complaints(caplog.get_records("call")) == []
+
+
+@pytest.fixture
+def plan(store: LocalStore) -> BatchPlan:
+    batch = Batch(tuple(CLIPS), (BadRow(9, "the prompt is empty"),))
+    options = BatchOptions(failure_limit=2, on_bad_rows="skip")
+    plan = plan_batch(batch, name="n", source="s", store=store, book_of=BOOKS.__getitem__, options=options)
+    save_plan(plan, store)
+    return plan
+
+
+def complaints(records: Sequence[logging.LogRecord]) -> list[tuple[str, str]]:
+    """Level and text of the bookkeeper's warnings and errors."""
+    loud = (record for record in records if record.levelno >= logging.WARNING)
+    return [(record.levelname, record.getMessage()) for record in loud if record.name == "magi2.jobs.recorder"]
+
+
+def job(plan: BatchPlan, stage: StageName, attempt: int = 1) -> StageJob:
+    return StageJob(plan.batch_id, 0, stage, "store", attempt=attempt)
+
+
+def run_stage(store: LocalStore, books: Bookkeeper, plan: BatchPlan, stage: StageName, tmp_path: Path) -> None:
+    """The stage as its operator and worker run it: one clip is lost in encode."""
+    this = job(plan, stage)
+    due = due_work(store, this).clip_ids
+    books.started(this, due)
+    results = []
+    for clip in (clip for clip in CLIPS if clip.clip_id in due):
+        if stage is StageName.ENCODE and clip is LOST:
+            results.append(StageResult(stage, clip, "failed", 1.0, error=ImageError("broken")))
+        else:
+            results.append(StageResult(stage, clip, "made", 1.0, key=publish(store, clip, stage, tmp_path)))
+        books.heard(this, event(results[-1]))
+    write_results(store, this, results)
+
+
+def test_where_a_shard_is_and_what_loading_took_is_in_the_catalog(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog
+) -> None:
+    books.planned(plan)
+    this = job(plan, StageName.PREVIEW)
+    books.started(this, [GOOD.clip_id])
+    books.heard(this, ModelsLoaded(12.5))
+    books.heard(this, Step(GOOD.clip_id, 1, 8))
+    books.heard(this, Step(GOOD.clip_id, 2, 8))  # so soon after the first that it is not worth a write
+    (position,) = catalog.shards.positions(plan.batch_id)
+    assert (position.stage, position.clip_id, position.step, position.steps) == ("preview", GOOD.clip_id, 1, 8)
+    totals = read_totals(catalog.database, recent_since=position.at - timedelta(hours=1))
+    assert totals.loads[StageName.PREVIEW].seconds == 12.5
+
+
+def event(result: StageResult) -> ClipFinished:
+    code, text = (result.error.code, str(result.error)) if result.error else (None, None)
+    state, key = result.state, result.key
+    return ClipFinished(result.clip.clip_id, state, key, 1.0, error_code=code, error=text, accelerator_seconds=1.0)
+
+
+def publish(store: LocalStore, clip: Clip, stage: StageName, tmp_path: Path) -> str:
+    book = BOOKS[clip.profile_digest]
+    recipe = book.enhance(clip) if stage is StageName.ENHANCE else book.chain(clip, clip.prompt)[stage]
+    path = tmp_path / "payload"
+    if stage is StageName.ENCODE and book.negative:
+        path.write_bytes(b"negative")
+        store.publish(ManifestDraft(book.negative), {"payload": path})
+    path.write_bytes(b"payload")
+    return store.publish(ManifestDraft(recipe), {"payload": path}).key
+
+
+def test_course_of_a_batch_is_in_the_catalog(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+) -> None:
+    books.planned(plan)
+    assert catalog.batches.refused_rows(plan.batch_id) == {9: "the prompt is empty"}
+    for stage in stage_names(NO_REFINER):
+        run_stage(store, books, plan, stage, tmp_path)
+        batch = catalog.batches.get(plan.batch_id)
+        assert batch is not None
+        assert batch.state is BatchState.RUNNING
+    books.reported(build_report(store, plan.batch_id))
+    progress = catalog.batches.progress(plan.batch_id)
+    assert progress.batch.state is BatchState.DONE
+    assert (progress.clips[ClipState.DONE], progress.clips[ClipState.FAILED]) == (1, 1)
+    assert progress.accelerator_seconds == 7.0  # two clips to encode, then one
+    lost = catalog.clips.get(plan.batch_id, LOST.clip_id)
+    assert lost is not None
+    assert (lost.failed_stage, lost.reason) == (StageName.ENCODE, "broken")
+    assert list(verify(store, catalog, digests=True)) == []
+
+
+def test_due_work_leaves_out_lost_clips_and_stages_that_the_profile_lacks(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, tmp_path: Path
+) -> None:
+    books.planned(plan)
+    assert due_work(store, job(plan, StageName.REFINE)).clip_ids == []
+    assert due_work(store, job(plan, StageName.PREVIEW)).profile == NO_REFINER.name
+    assert len(due_work(store, job(plan, StageName.PREVIEW)).clip_ids) == 2
+    run_stage(store, books, plan, StageName.ENCODE, tmp_path)
+    assert due_work(store, job(plan, StageName.PREVIEW)).clip_ids == [GOOD.clip_id]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(InfrastructureError("disk full"), RunState.FAILED), (CancelledError("stopped"), RunState.CANCELLED)],
+)
+def test_stage_that_ends_early_keeps_what_it_had_finished(
+    books: Bookkeeper, plan: BatchPlan, catalog: Catalog, error: Exception, state: RunState
+) -> None:
+    books.planned(plan)
+    this = job(plan, StageName.PREVIEW)
+    books.started(this, [clip.clip_id for clip in CLIPS])
+    books.heard(this, event(StageResult(this.stage, GOOD, "reused", 0.1, key=None)))
+    books.ended(this, error)  # type: ignore[arg-type]
+    (good,), (lost,) = (catalog.runs.of_clip(plan.batch_id, clip.clip_id) for clip in (GOOD, LOST))
+    assert (good.state, lost.state, lost.error) == (RunState.REUSED, state, str(error))
+
+
+def test_clips_not_begun_before_a_pause_are_waiting(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:
+    books.planned(plan)
+    this = job(plan, StageName.PREVIEW)
+    books.started(this, [clip.clip_id for clip in CLIPS])
+    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    books.ended(this, PausedError("paused"))
+    clip = catalog.clips.get(plan.batch_id, LOST.clip_id)
+    assert clip is not None
+    assert (clip.state, catalog.runs.of_clip(plan.batch_id, LOST.clip_id)) == (ClipState.WAITING, [])
+    assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE
+
+
+def test_next_attempt_takes_up_a_failed_clip(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:
+    books.planned(plan)
+    books.started(job(plan, StageName.PREVIEW), [GOOD.clip_id])
+    books.ended(job(plan, StageName.PREVIEW), InfrastructureError("disk full"))
+    books.started(job(plan, StageName.PREVIEW, attempt=2), [GOOD.clip_id])
+    clip = catalog.clips.get(plan.batch_id, GOOD.clip_id)
+    assert clip is not None
+    assert clip.state is ClipState.RUNNING
+
+
+def test_report_made_again_after_a_repair_turns_failed_into_done(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+) -> None:
+    books.planned(plan)
+    books.reported(build_report(store, plan.batch_id))  # nothing has run: two clips and a row failed
+    batch = catalog.batches.get(plan.batch_id)
+    assert batch is not None
+    assert batch.state is BatchState.FAILED
+    for stage in stage_names(NO_REFINER):
+        run_stage(store, books, plan, stage, tmp_path)
+    books.reported(build_report(store, plan.batch_id))
+    batch = catalog.batches.get(plan.batch_id)
+    assert batch is not None
+    assert batch.state is BatchState.DONE
+
+
+def test_finished_clips_are_done_from_the_start(
+    store: LocalStore, books: Bookkeeper, catalog: Catalog, tmp_path: Path
+) -> None:
+    from magi2.prompts.caption import Caption
+
+    path = tmp_path / "caption.json"
+    path.write_bytes(Caption(GOOD.prompt, mode_requested="off", mode_used="off").to_json())
+    store.publish(ManifestDraft(BOOKS[GOOD.profile_digest].enhance(GOOD)), {"caption.json": path})
+    publish(store, GOOD, StageName.MUX, tmp_path)
+    batch = Batch((GOOD,), ())
+    plan = plan_batch(batch, name="n", source="s", store=store, book_of=BOOKS.__getitem__, options=BatchOptions())
+    save_plan(plan, store)
+    books.planned(plan)
+    books.reported(build_report(store, plan.batch_id))
+    progress = catalog.batches.progress(plan.batch_id)
+    assert (progress.batch.state, progress.clips[ClipState.DONE]) == (BatchState.DONE, 1)
+
+
+def test_catalog_that_is_away_is_told_of_once_and_stops_nothing(
+    store: LocalStore, plan: BatchPlan, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable() -> Catalog:
+        raise InfrastructureError("catalog db.example: connection refused")
+
+    books = Bookkeeper(store, unreachable, clock=lambda: 7.0)
+    books.planned(plan)
+    for stage in stage_names(NO_REFINER):
+        run_stage(store, books, plan, stage, tmp_path)
+    books.reported(build_report(store, plan.batch_id))
+    assert books.cost(plan.batch_id, None) is None
+    ((level, text),) = complaints(caplog.records)
+    assert (level, "connection refused" in text) == ("WARNING", True)
+
+
+@pytest.mark.parametrize("error", [InfrastructureError("refused"), ConfigError("no such table")])
+def test_catalog_that_is_back_is_entered_into_again(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture, error: Magi2Error
+) -> None:
+    now, faults = [0.0], [error]
+
+    def reach() -> Catalog:
+        if faults:
+            raise faults.pop()
+        return catalog
+
+    books = Bookkeeper(store, reach, clock=lambda: now[0])
+    books.planned(plan)
+    now[0] = RETRY_S - 1
+    books.planned(plan)
+    assert catalog.batches.get(plan.batch_id) is None  # not asked again so soon
+    now[0] = RETRY_S
+    books.planned(plan)
+    assert catalog.batches.get(plan.batch_id) is not None
+    assert [level for level, _ in complaints(caplog.records)] == ["WARNING"]
+
+
+@pytest.mark.parametrize("error", [StateError("no such clip"), CorruptedArtifactError("mux/1: no manifest")])
+def test_entry_that_is_not_accepted_is_an_error_each_time_and_the_next_is_entered(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture, error: Magi2Error
+) -> None:
+    faults = [error, error]
+
+    def reach() -> Catalog:
+        if faults:
+            raise faults.pop()
+        return catalog
+
+    books = Bookkeeper(store, reach)
+    for _ in range(3):
+        books.planned(plan)
+    assert catalog.batches.get(plan.batch_id) is not None
+    told = complaints(caplog.records)
+    assert [level for level, _ in told] == ["ERROR", "ERROR"] and all(str(error) in text for _, text in told)
+
+
+def test_result_that_the_catalog_refuses_does_not_hide_those_after_it(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    books, this = Bookkeeper(store, lambda: catalog), job(plan, StageName.PREVIEW)
+    books.planned(plan)
+    books.started(this, ["f" * 64, GOOD.clip_id])  # the first is no clip of the batch
+    books.heard(this, ClipFinished("f" * 64, "made", None, 1.0))
+    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    assert [level for level, _ in complaints(caplog.records)] == ["ERROR", "ERROR"]
+    assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE
