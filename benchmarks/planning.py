@@ -19,7 +19,8 @@ from magi2.batches.plan import BatchOptions, save_plan
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.jobs.recorder import Bookkeeper
+from magi2.deployment import Deployment
+from magi2.jobs.recorder import CatalogRecorder
 
 
 def measure(count: int, folder: Path, settings: Settings) -> dict[str, float]:
@@ -40,7 +41,7 @@ def measure(count: int, folder: Path, settings: Settings) -> dict[str, float]:
     moments.append(time.perf_counter())
     save_plan(plan, store)
     moments.append(time.perf_counter())
-    Bookkeeper.of(settings, store).planned(plan)
+    CatalogRecorder.of(Deployment(settings)).on_plan(plan)
     moments.append(time.perf_counter())
     names = ("plan_s", "write_s", "catalog_s")
     seconds = {name: after - before for name, (before, after) in zip(names, pairwise(moments), strict=True)}

@@ -1,8 +1,10 @@
-"""The store and the catalog of a deployment, opened together by whoever writes to either."""
+"""What the MAGI2_* settings describe, as one object: store, catalog, weights, price; torch-free."""
 
 from __future__ import annotations
 
 import logging
+from functools import cached_property
+from typing import Self
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
@@ -10,57 +12,83 @@ from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.engine import is_made
 from magi2.catalog.identity import find_mismatch, require_match
 from magi2.catalog.lock import run_locks
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.price import Price
+from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import IdentityError, Magi2Error
+from magi2.recipes.book import RecipeBook
+from magi2.recipes.load import recipe_book
 
 logger = logging.getLogger(__name__)
 
 
-def open_both(settings: Settings) -> tuple[ArtifactStore, Catalog]:
-    """Store and catalog, to be compared or brought in line: nobody has asked yet whether they belong together.
+class Deployment:
+    """Settings and everything that they name, each opened when first asked for, and once."""
 
-    Raises: ConfigError or InfrastructureError when the catalog cannot be opened.
-    """
-    return open_store(settings.store, lock=run_locks(settings)), open_catalog(catalog_url(settings))
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The deployment that MAGI2_* describe. Raises: ConfigError for a variable that is wrong."""
+        return cls(Settings.from_environment())
 
-def open_matching(settings: Settings, *, dry_run: bool = False) -> tuple[ArtifactStore, Catalog]:
-    """Store and catalog, of one identity: for whoever changes the catalog or removes from the store.
+    @cached_property
+    def store(self) -> ArtifactStore:
+        """The store, for whoever only reads: nobody has asked whether it is the catalog's."""
+        return open_store(self.settings.store, lock=run_locks(self.settings))
 
-    A dry run gives neither an identity, but is refused where the run would be.
-    Raises: IdentityError when they do not belong together, ConfigError, InfrastructureError.
-    """
-    store, catalog = open_both(settings)
-    require_match(store, catalog, dry_run=dry_run)
-    return store, catalog
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog. Raises: ConfigError or InfrastructureError when it cannot be opened."""
+        return open_catalog(catalog_url(self.settings))
 
+    @cached_property
+    def weights(self) -> CheckpointFolder:
+        """The checkpoint's folder. Raises: ConfigError when MAGI2_CKPT_ROOT is not set."""
+        return CheckpointFolder(self.settings.checkpoint_root())
 
-def open_store_to_render(settings: Settings, *, dry_run: bool = False) -> ArtifactStore:
-    """The store, known to be the catalog's: for whoever adds to it.
+    @property
+    def price(self) -> Price | None:
+        """What an hour of an accelerator costs, if that is known."""
+        return Price.of(self.settings)
 
-    A catalog that cannot be opened keeps nobody from rendering, and a log line says that it was not asked. A dry run
-    makes nothing, as with `open_matching`.
-    Raises: IdentityError when the store is not the catalog's, InfrastructureError when it does not answer.
-    """
-    store = open_store(settings.store, lock=run_locks(settings))
-    try:
-        url = catalog_url(settings)
-        if dry_run and not is_made(url):
-            return store  # a catalog that is not there knows of no other store
-        catalog = open_catalog(url)
-    except Magi2Error as error:
-        logger.warning("store %s is used without asking whether it is the catalog's: %s", store.url, error)
-        return store
-    require_match(store, catalog, dry_run=dry_run)
-    return store
+    def recipe_book(self, profile: Profile) -> RecipeBook:
+        """The profile's recipes on these weights and this endpoint. Raises: ConfigError, CheckpointError."""
+        return recipe_book(profile, self.settings, self.weights)
 
+    def require_match(self, *, dry_run: bool = False) -> None:
+        """Return if store and catalog are of one identity: for whoever changes the catalog or removes from the store.
 
-def warning(settings: Settings) -> str | None:
-    """One line for whoever only reads, when the store does not seem to be the catalog's or cannot be asked."""
-    try:
-        mismatch = find_mismatch(*open_both(settings))
-    except IdentityError as error:
-        return str(error)
-    except Magi2Error as error:
-        return f"nobody knows whether store and catalog belong together: {error}"
-    return mismatch and f"{mismatch}; what is shown may be wrong ({IdentityError.hint})"
+        A dry run gives neither an identity, but is refused where the run would be.
+        Raises: IdentityError when they do not belong together, ConfigError, InfrastructureError.
+        """
+        require_match(self.store, self.catalog, dry_run=dry_run)
+
+    def store_to_render(self, *, dry_run: bool = False) -> ArtifactStore:
+        """The store, known to be the catalog's: for whoever adds to it.
+
+        A catalog that cannot be opened keeps nobody from rendering, and a log line says that it was not asked. A dry
+        run makes nothing, as with `require_match`.
+        Raises: IdentityError when the store is not the catalog's, InfrastructureError when it does not answer.
+        """
+        try:
+            if dry_run and not is_made(catalog_url(self.settings)):
+                return self.store  # a catalog that is not there knows of no other store
+            catalog = self.catalog
+        except Magi2Error as error:
+            logger.warning("store %s is used without asking whether it is the catalog's: %s", self.store.url, error)
+            return self.store
+        require_match(self.store, catalog, dry_run=dry_run)
+        return self.store
+
+    def mismatch(self) -> str | None:
+        """One line for whoever only reads, when the store does not seem to be the catalog's or cannot be asked."""
+        try:
+            found = find_mismatch(self.store, self.catalog)
+        except IdentityError as error:
+            return str(error)
+        except Magi2Error as error:
+            return f"nobody knows whether store and catalog belong together: {error}"
+        return found and f"{found}; what is shown may be wrong ({IdentityError.hint})"

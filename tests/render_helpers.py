@@ -8,9 +8,13 @@ from pathlib import Path
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.recipe import sha256_file
+from magi2.artifacts.store import ArtifactStore
 from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
+from magi2.deployment import Deployment
+from magi2.jobs.render import ClipRender
+from magi2.recipes.book import RecipeBook
 from magi2.stages.context import StageContext
 from magi2.stages.prepare import prepare
 from magi2.stages.render import Outcome
@@ -39,6 +43,39 @@ def make_clip(profile: Profile, prompt: str = "a heron takes off", seed: int = 7
 def make_context(checkpoint: Path, store: Path, profile: Profile, clips: Sequence[Clip] = ()) -> StageContext:
     """A fresh context, as a new process would have it."""
     return prepare(profile, Settings(ckpt_root=checkpoint, store=str(store)), clips)
+
+
+class ContextDeployment(Deployment):
+    """A deployment that consists of a test's context, without a catalog."""
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(Settings())
+        self.context = context
+        self.store = context.store
+
+    def store_to_render(self, *, dry_run: bool = False) -> ArtifactStore:
+        return self.store
+
+    def recipe_book(self, profile: Profile) -> RecipeBook:
+        return self.context.book
+
+
+class ContextRender(ClipRender):
+    """Clips rendered in a test's context, as a command renders them in its own."""
+
+    def __init__(self, context: StageContext, clips: Sequence[Clip]) -> None:
+        profile = context.book.profile
+        deployment = ContextDeployment(context)
+        super().__init__(clips, {profile.digest(): profile}, deployment, progress=context.progress)
+        self.context = context
+
+    def contexts(self) -> dict[str, StageContext]:
+        return {self.context.book.profile.digest(): self.context}
+
+
+def render(context: StageContext, clips: Sequence[Clip]) -> list[Outcome]:
+    """Every stage of every clip."""
+    return list(ContextRender(context, clips).render())
 
 
 def digests(store: Path, outcome: Outcome) -> Digests:

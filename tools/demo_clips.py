@@ -24,7 +24,7 @@ from magi2.errors import InputError, MediaError
 from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 from magi2.recipes.load import recipe_book
-from magi2.recipes.lookup import stored_results
+from magi2.recipes.lookup import StoredClip
 from magi2.types import StageName
 
 NAME_LENGTH = 48
@@ -49,9 +49,9 @@ def finished_clips(store: ArtifactStore, batch: Mapping[str, Any], settings: Set
     profiles = {digest: validate(Profile, content, place="batch") for digest, content in batch["profiles"].items()}
     books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
     done = [
-        {"clip_id": clip.clip_id, "names": clip.names, "key": result.key}
+        {"clip_id": clip.clip_id, "names": clip.names, "key": delivered.key}
         for clip in batch_clips(store, batch["batch_id"])
-        for result in stored_results(store, books[clip.profile_digest], StageName.MUX, [clip]) or ()
+        if (delivered := StoredClip(store, books[clip.profile_digest], clip).manifest(StageName.MUX))
     ]
     return {"batch_id": batch["batch_id"], "done": done, "flagged": [], "skipped": []}
 

@@ -17,11 +17,12 @@ from magi2.artifacts.recipe import canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.deployment import open_store_to_render
+from magi2.deployment import Deployment
 from magi2.errors import CorruptedArtifactError
+from magi2.jobs.render import ClipRender
 from magi2.stages.mux import CLIP, CONTACT_SHEET
-from magi2.stages.prepare import prepare
-from magi2.stages.render import Outcome, render
+from magi2.stages.progress import Silent
+from magi2.stages.render import Outcome
 from magi2.types import Clip, StageName
 
 
@@ -65,12 +66,9 @@ def make_and_judge(jobs: Sequence[Job], work: Work) -> list[Judged]:
 
 def _rendered(clips: Sequence[Clip], work: Work) -> Iterator[tuple[ArtifactStore, Outcome]]:
     """The clips of each profile in turn: what two of them share is made for the first and found by the second."""
-    store = open_store_to_render(work.settings)
-    for digest, profile in work.profiles.items():
-        if group := [clip for clip in clips if clip.profile_digest == digest]:
-            context = prepare(profile, work.settings, group, store_opener=lambda: store)
-            for outcome in render(context, group):
-                yield store, outcome
+    deployment = Deployment(work.settings)
+    for outcome in ClipRender(clips, work.profiles, deployment, progress=Silent()).render():
+        yield deployment.store, outcome
 
 
 def _judge(store: ArtifactStore, outcome: Outcome, wanted: Wanted) -> Judged:

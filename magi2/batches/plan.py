@@ -22,18 +22,18 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
-from magi2.artifacts.recipe import Recipe, canonical_json, sha256_text
+from magi2.artifacts.recipe import canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import BadRow, Batch
 from magi2.config.load import require_named_files
 from magi2.config.price import check_budget
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
-from magi2.errors import ContractError, CorruptedArtifactError, InputError
+from magi2.errors import ContractError, InputError
 from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
-from magi2.recipes.book import RecipeBook, stage_names
-from magi2.recipes.captions import caption_flags, caption_key, find_caption
+from magi2.recipes.book import RecipeBook
+from magi2.recipes.lookup import StoredClip
 from magi2.types import Clip, FigureImage, StageName
 
 logger = logging.getLogger(__name__)
@@ -131,15 +131,15 @@ def plan_batch(
     finished: dict[str, str] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
     for clip in batch.clips:
-        book = book_of(clip.profile_digest)
-        needed, chain = _look_up(clip, book, store)
-        if options.force or chain is None:
+        stored = StoredClip(store, book_of(clip.profile_digest), clip)
+        delivered = stored.manifest(StageName.MUX)
+        if options.force or delivered is None:
             to_render.append(clip)
         else:
             cached.append(clip)
-            finished[clip.clip_id] = chain[StageName.MUX].key
-            text_flags[clip.clip_id] = _text_flags(clip, book, store, chain[StageName.ENCODE])
-        for stage in needed:
+            finished[clip.clip_id] = delivered.key
+            text_flags[clip.clip_id] = stored.flags(StageName.ENHANCE, StageName.ENCODE)
+        for stage in stored.missing:
             missing[stage.value] += 1
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
     identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": _options(options), "origin": dict(origin)}
@@ -157,46 +157,6 @@ def plan_batch(
         finished=finished,
         text_flags=text_flags,
     )
-
-
-def _look_up(
-    clip: Clip, book: RecipeBook, store: ArtifactStore
-) -> tuple[tuple[StageName, ...], Mapping[StageName, Recipe] | None]:
-    """The stages whose artifact a clip lacks, and the recipes of its stages if its finished file is there.
-
-    Without an enhanced caption the keys of later stages are unknown, so they count as missing. So does a damaged
-    artifact.
-    """
-    try:
-        caption = find_caption(store, book, clip)
-    except CorruptedArtifactError:
-        caption = None
-    if caption is None:
-        return stage_names(book.profile), None
-    chain = book.chain(clip, caption.text)
-    if _is_stored(store, chain[StageName.MUX]):
-        return (), chain
-    return tuple(stage for stage, recipe in chain.items() if not _is_stored(store, recipe)), None
-
-
-def _text_flags(clip: Clip, book: RecipeBook, store: ArtifactStore, encode: Recipe) -> tuple[str, ...]:
-    """What a finished clip's caption and embeddings are flagged with, as far as they are still there."""
-    flags: list[str] = []
-    try:
-        if (key := caption_key(store, book, clip)) and (caption := store.find(StageName.ENHANCE, key)):
-            flags += caption_flags(caption.flags, book.enhancement_mode)
-        if embeddings := store.find(StageName.ENCODE, encode.key):
-            flags += embeddings.flags
-    except CorruptedArtifactError as error:
-        logger.warning("clip %s: not all of its flags are known: %s", clip.short_id, error)
-    return tuple(dict.fromkeys(flags))
-
-
-def _is_stored(store: ArtifactStore, recipe: Recipe) -> bool:
-    try:
-        return store.find(recipe.stage, recipe.key) is not None
-    except CorruptedArtifactError:
-        return False  # the stage that makes it puts a new one in its place
 
 
 def pack_shards(
@@ -227,10 +187,13 @@ def pack_shards(
     return tuple(shards)
 
 
-def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
-    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
+def save_plan(plan: BatchPlan, store: ArtifactStore, *, with_images: bool = True) -> None:
+    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole.
+
+    Without images only this process can render it, from where they lie.
+    """
     folder = f"batches/{plan.batch_id}"
-    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
+    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)] if with_images else []
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
         store.put_document(f"images/{figure.sha256}", read_unchanged(figure.path, figure.sha256))
     for shard in plan.shards:

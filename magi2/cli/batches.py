@@ -7,7 +7,6 @@ from pathlib import Path
 import typer
 
 from magi2.cli.console import print_json, results
-from magi2.config.settings import Settings
 from magi2.types import StageName
 
 
@@ -23,20 +22,19 @@ def plan_command(
     from magi2.batches.estimate import estimate_seconds
     from magi2.batches.intake import plan_location
     from magi2.batches.plan import BatchOptions
-    from magi2.config.price import Price
-    from magi2.deployment import open_store_to_render
+    from magi2.deployment import Deployment
 
-    settings = Settings.from_environment()
-    store = open_store_to_render(settings, dry_run=True)
+    deployment = Deployment.from_environment()
+    store = deployment.store_to_render(dry_run=True)
     plan = plan_location(
         str(file),
-        settings=settings,
+        settings=deployment.settings,
         store=store,
         profile=profile,
         overrides=overrides,
         options=BatchOptions(on_bad_rows=on_bad_rows, budget=budget),  # type: ignore[arg-type]  # checked there
     )
-    estimate, price = estimate_seconds(plan, store), Price.of(settings)
+    estimate, price = estimate_seconds(plan, store), deployment.price
     cost = price.cost(estimate.total_s) if price else None
     summary = {
         "clips": plan.clips,
@@ -77,15 +75,16 @@ def gc_command(
     """Remove old artifacts that no undelivered clip needs; a dry run unless --delete is given."""
     from magi2.batches.retention import RetentionPolicy, collect_garbage
     from magi2.config.strict import nearest
-    from magi2.deployment import open_matching
+    from magi2.deployment import Deployment
     from magi2.errors import InputError
 
     names = [name.value for name in StageName]
     if stage not in names:
         raise InputError(f"unknown stage {stage!r}", hint=nearest(stage, names))
-    store, _ = open_matching(Settings.from_environment(), dry_run=not delete)
+    deployment = Deployment.from_environment()
+    deployment.require_match(dry_run=not delete)
     policy = RetentionPolicy(keep_days={StageName(stage): days}, batch_id=batch)
-    report = collect_garbage(store, policy=policy, dry_run=not delete)
+    report = collect_garbage(deployment.store, policy=policy, dry_run=not delete)
     if as_json:
         removed = [[name.value, key] for name, key in report.removed]
         print_json({"dry_run": report.dry_run, "removed": removed, "freed_bytes": report.freed_bytes})

@@ -12,7 +12,7 @@ from magi2.cli.console import print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 
 if TYPE_CHECKING:
-    from magi2.catalog import BatchProgress, Catalog
+    from magi2.catalog import BatchProgress
     from magi2.catalog.compare import Problem
 
 app = typer.Typer(help="Look after the catalog of batches, clips and artifacts.", no_args_is_help=True)
@@ -38,9 +38,10 @@ def rebuild_command(
 ) -> None:
     """Make the catalog again from the manifests and batch documents in the store."""
     from magi2.catalog.rebuild import rebuild
-    from magi2.deployment import open_both
+    from magi2.deployment import Deployment
 
-    report = rebuild(*open_both(Settings.from_environment()), force=force)
+    deployment = Deployment.from_environment()
+    report = rebuild(deployment.store, deployment.catalog, force=force)
     if as_json:
         print_json(asdict(report))
     else:
@@ -63,9 +64,11 @@ def show_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Print the newest batches, or how far one is."""
-    settings = Settings.from_environment()
-    catalog = _open(settings)
-    warn_of_mismatch(settings)
+    from magi2.deployment import Deployment
+
+    deployment = Deployment.from_environment()
+    catalog = deployment.catalog
+    warn_of_mismatch(deployment)
     if batch_id is not None:
         progress = catalog.batches.progress(batch_id)
         print_json(_progress_values(progress)) if as_json else _print_progress(progress)
@@ -97,27 +100,21 @@ def verify_command(
 ) -> None:
     """Check that every manifest's files are there and whole, and that store and catalog say the same."""
     from magi2.catalog.verify import verify
-    from magi2.deployment import open_both
+    from magi2.deployment import Deployment
 
-    store, catalog = open_both(Settings.from_environment())
+    deployment = Deployment.from_environment()
     problems = []
-    for problem in verify(store, catalog, digests=digests):
+    for problem in verify(deployment.store, deployment.catalog, digests=digests):
         problems.append(problem)
         if not as_json:
             _print_problem(problem)
-    artifacts = sum(total.artifacts for total in catalog.artifacts.totals().values())
+    artifacts = sum(total.artifacts for total in deployment.catalog.artifacts.totals().values())
     if as_json:
         print_json({"artifacts": artifacts, "problems": [asdict(problem) for problem in problems]})
     else:
         results.print(f"{artifacts} artifacts in the catalog, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
-
-
-def _open(settings: Settings) -> Catalog:
-    from magi2.catalog import catalog_url, open_catalog
-
-    return open_catalog(catalog_url(settings))
 
 
 def _print_problem(problem: Problem) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 from rich.console import Console
@@ -18,10 +18,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from magi2.config.settings import Settings
 from magi2.errors import in_one_line
 from magi2.recipes.result import StageResult
 from magi2.types import Clip, StageName
+
+if TYPE_CHECKING:
+    from magi2.deployment import Deployment
 
 # What users wrote is printed as it is: neither markup nor emoji codes, and a path is never broken into lines.
 _AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
@@ -29,11 +31,9 @@ results = Console(**_AS_IT_IS)
 errors = Console(**_AS_IT_IS, stderr=True)
 
 
-def warn_of_mismatch(settings: Settings) -> None:
+def warn_of_mismatch(deployment: Deployment) -> None:
     """Say on stderr that the store does not seem to be the catalog's, if so: a command that only reads goes on."""
-    from magi2.deployment import warning
-
-    if text := warning(settings):
+    if text := deployment.mismatch():
         errors.print(f"warning: {text}", style="yellow")
 
 

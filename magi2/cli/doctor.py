@@ -109,11 +109,9 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
 
 
 def _store(settings: Settings, profile: str) -> Finding:
-    from magi2.artifacts.address import open_store
-    from magi2.catalog.lock import run_locks
+    from magi2.deployment import Deployment
 
-    store = open_store(settings.store, lock=run_locks(settings))
-    return Finding("store", True, store.self_test())
+    return Finding("store", True, Deployment(settings).store.self_test())
 
 
 def _weights(settings: Settings, profile: str) -> Finding:

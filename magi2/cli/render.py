@@ -14,7 +14,6 @@ from rich.table import Column, Table
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
 from magi2.cli.console import TerminalProgress, print_json, results
-from magi2.cli.render_work import RenderWork
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -25,6 +24,7 @@ from magi2.prompts.figures import parse_image_argument
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
+    from magi2.artifacts.store import ArtifactStore
     from magi2.stages.render import Outcome
 
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
@@ -54,12 +54,14 @@ def render_command(
     started = time.monotonic()
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     _make_folder(out)
+    from magi2.deployment import Deployment
+    from magi2.jobs.render import ClipRender
+
     rows: list[dict[str, Any]] = []
     with TerminalProgress() as progress:
-        work = RenderWork(clips, profiles, Settings.from_environment(), layout, progress)
-        for outcome in work.render():
-            files = _exported(work, outcome, out)
-            rows.append(_row(outcome, files))
+        deployment = Deployment.from_environment()
+        for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
+            rows.append(_row(outcome, _exported(deployment.store, outcome, out)))
     summary = _summary(rows, time.monotonic() - started)
     print_json(summary) if as_json else _print_table(summary)
     if summary["clips_failed"]:
@@ -78,15 +80,20 @@ def stage_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
-    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     from magi2.recipes.book import stage_names
+
+    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
 
     for resolved in profiles.values():
         names = [stage.value for stage in stage_names(resolved)]
         if name not in names:
             raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
+    from magi2.deployment import Deployment
+    from magi2.jobs.render import ClipRender
+
     with TerminalProgress() as progress:
-        work = RenderWork(clips, profiles, Settings.from_environment(), layout, progress)
+        deployment = Deployment.from_environment()
+        work = ClipRender(clips, profiles, deployment, layout=layout, progress=progress)
         found = work.run_stage(StageName(name))
     rows = [
         {
@@ -146,14 +153,14 @@ def _make_folder(out: Path) -> None:
         raise InputError(f"--out {out}: {error.strerror or error}") from error
 
 
-def _exported(work: RenderWork, outcome: Outcome, out: Path) -> dict[str, Path]:
+def _exported(store: ArtifactStore, outcome: Outcome, out: Path) -> dict[str, Path]:
     """The clip's files in `out`; one whose stored file turns out to be damaged has failed, its neighbours have not."""
     from magi2.stages.render import export
 
     if outcome.failure:
         return {}
     try:
-        return export(work.store, outcome, out)
+        return export(store, outcome, out)
     except CorruptedArtifactError as error:
         outcome.results[-1] = replace(outcome.results[-1], state="failed", error=error)
         return {}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from magi2.cli.console import errors, print_json, results, warn_of_mismatch
-from magi2.config.settings import Settings
-from magi2.errors import InfrastructureError, InputError
+from magi2.errors import ConfigError, InfrastructureError, InputError
 
 if TYPE_CHECKING:
     from magi2.catalog.cost import BatchCost
+    from magi2.deployment import Deployment
 
 CLIP_FILES = ("copy", "link", "none")
 
@@ -24,18 +24,17 @@ def report_command(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Write a page of the batch that works from a disk: clips, failures, timings and cost, also as JSON and CSV."""
-    from magi2.artifacts.address import open_store
     from magi2.config.strict import nearest
+    from magi2.deployment import Deployment
     from magi2.report.export import export_report
 
     if clips not in CLIP_FILES:
         raise InputError(
             f"--clips is {clips!r}, must be one of {', '.join(CLIP_FILES)}", hint=nearest(clips, CLIP_FILES)
         )
-    settings = Settings.from_environment()
-    store = open_store(settings.store)
-    warn_of_mismatch(settings)
-    made = export_report(store, batch, out, clips=clips, cost=_cost(settings, batch))  # type: ignore[arg-type]
+    deployment = Deployment.from_environment()
+    warn_of_mismatch(deployment)
+    made = export_report(deployment.store, batch, out, clips=clips, cost=_cost(deployment, batch))  # type: ignore[arg-type]
     if as_json:
         print_json({"page": str(made.page), "clips": made.clips, "missing": list(made.missing)})
         return
@@ -44,17 +43,14 @@ def report_command(
         errors.print(f"clip {clip_id[:12]}: its file could not be had, the page says why", style="red")
 
 
-def _cost(settings: Settings, batch: str) -> BatchCost | None:
+def _cost(deployment: Deployment, batch: str) -> BatchCost | None:
     """What the catalog says that the batch took; None, and a line that says so, when it does not answer."""
-    from magi2.catalog import catalog_url, open_catalog
     from magi2.catalog.cost import BatchCost
-    from magi2.config.price import Price
-    from magi2.errors import ConfigError
 
     try:
-        catalog = open_catalog(catalog_url(settings))
+        catalog = deployment.catalog
         if catalog.batches.get(batch) is not None:
-            return BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), Price.of(settings))
+            return BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), deployment.price)
         reason = "the catalog does not know the batch (magi2 catalog rebuild)"
     except (ConfigError, InfrastructureError) as error:
         reason = str(error)

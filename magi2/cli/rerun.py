@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import httpx
 import typer
@@ -13,6 +14,9 @@ from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.types import StageName
+
+if TYPE_CHECKING:
+    from magi2.deployment import Deployment
 
 DAG_ID = "magi2_render_batch"
 TIMEOUT_S = 30.0
@@ -29,12 +33,13 @@ def rerun_command(
     """Run a batch again. With --set the changed stages are made; without, stages from --from on are made again and
     their digests compared with what is stored."""
     from magi2.batches.rerun import FAILED, rerun_conf
+    from magi2.deployment import Deployment
 
     stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
     if from_stage not in stages:
         raise InputError(f"unknown stage {from_stage!r}", hint=nearest(from_stage, stages))
-    settings = Settings.from_environment()
-    _check(settings, batch, only, overrides, StageName(from_stage))
+    deployment = Deployment.from_environment()
+    _check(deployment, batch, only, overrides, StageName(from_stage))
     retrying = FAILED in only and not overrides
     conf = rerun_conf(
         batch,
@@ -43,30 +48,27 @@ def rerun_command(
         from_stage=None if retrying else StageName(from_stage),
         failure_limit=failure_limit,
     )
-    run_id = _trigger(settings, conf)
+    run_id = _trigger(deployment.settings, conf)
     if as_json:
         print_json({"dag_id": DAG_ID, "run_id": run_id})
     else:
         results.print(f"{DAG_ID} {run_id} started", highlight=False, soft_wrap=True)
 
 
-def _check(settings: Settings, batch: str, only: list[str], overrides: list[str], from_stage: StageName) -> None:
+def _check(deployment: Deployment, batch: str, only: list[str], overrides: list[str], from_stage: StageName) -> None:
     """Everything the run would refuse is refused here, where the user sees it at once."""
     from magi2.batches.plan import load_batch
     from magi2.batches.rerun import check_first_stage, rerun_batch
-    from magi2.checkpoints.layout import CheckpointFolder
     from magi2.config.profile import Profile
     from magi2.config.strict import validate
-    from magi2.deployment import open_store_to_render
-    from magi2.recipes.load import recipe_book
 
-    store, weights = open_store_to_render(settings, dry_run=True), CheckpointFolder(settings.checkpoint_root())
+    store = deployment.store_to_render(dry_run=True)
     with TemporaryDirectory() as scratch:
         rerun_batch(store, batch, only=only, overrides=overrides, scratch=Path(scratch))
     before = [
         validate(Profile, content, place=f"batch {batch}") for content in load_batch(store, batch)["profiles"].values()
     ]
-    check_first_stage(before, overrides, from_stage, lambda profile: recipe_book(profile, settings, weights))
+    check_first_stage(before, overrides, from_stage, deployment.recipe_book)
 
 
 def _trigger(settings: Settings, conf: dict[str, object]) -> str:

@@ -15,7 +15,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from magi2.cli.console import errors, print_json, results, warn_of_mismatch
-from magi2.config.settings import Settings
 from magi2.errors import InputError
 from magi2.report.plain import duration, plain
 
@@ -36,15 +35,14 @@ def status_command(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Show how far a batch is: each shard's stage, clip, step, rate, time left and cost; or the newest batches."""
-    from magi2.catalog import catalog_url, open_catalog
-    from magi2.config.price import Price
+    from magi2.deployment import Deployment
 
     if watch and as_json:
         raise InputError("--watch and --json exclude each other", hint="call --json as often as you like")
-    settings = Settings.from_environment()
-    catalog, price = open_catalog(catalog_url(settings)), Price.of(settings)
+    deployment = Deployment.from_environment()
+    catalog, price = deployment.catalog, deployment.price
     found = _read(catalog, batch, price, limit)
-    warn_of_mismatch(settings)
+    warn_of_mismatch(deployment)
     if as_json:
         print_json(found[0].to_json() if batch else {"batches": [each.to_json() for each in found]})
     elif watch and results.is_terminal:

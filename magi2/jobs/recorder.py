@@ -12,22 +12,20 @@ import math
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.plan import BatchPlan, load_batch, read_document
-from magi2.batches.results import failed_clips
-from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.batches.plan import BatchPlan
+from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
-from magi2.catalog.engine import catalog_url
 from magi2.catalog.shards import ShardPosition
 from magi2.config.price import Price
-from magi2.config.settings import Settings
+from magi2.deployment import Deployment
 from magi2.errors import CancelledError, ConfigError, InfrastructureError, Magi2Error, PausedError, reason_of
 from magi2.jobs.step_rate import Pace, Position
-from magi2.report import Report, ReportedClip, profile_stages
+from magi2.report import Report, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.types import StageName
@@ -38,26 +36,7 @@ RETRY_S = 300.0
 """A catalog that is away may take minutes to say so, in which nobody looks after the render."""
 
 
-@dataclass(frozen=True)
-class DueWork:
-    """What a stage of a shard has to do: a profile's name, and the ids of the clips to work on."""
-
-    profile: str
-    clip_ids: list[str]
-
-
-def due_work(store: ArtifactStore, job: StageJob) -> DueWork:
-    """The shard's clips but those lost in earlier stages; none for a stage that the profile does not have."""
-    shard = read_document(store, f"batches/{job.batch_id}/shards/{job.shard}.json")
-    profile = load_batch(store, job.batch_id)["profiles"][shard["profile_digest"]]
-    stages = profile_stages(profile)
-    if job.stage not in stages:
-        return DueWork(profile["name"], [])
-    lost = failed_clips(store, job.batch_id, job.shard, stages[: stages.index(job.stage)])
-    return DueWork(profile["name"], [clip["clip_id"] for clip in shard["clips"] if clip["clip_id"] not in lost])
-
-
-class Bookkeeper:
+class CatalogRecorder:
     """Enters a plan, a stage or a report, and raises no Magi2Error.
 
     When the catalog is away or not usable, it warns and enters nothing for `RETRY_S` seconds of `clock`; an entry that
@@ -76,15 +55,15 @@ class Bookkeeper:
         self._pace = Pace()
 
     @classmethod
-    def of(cls, settings: Settings, store: ArtifactStore) -> Bookkeeper:
-        """The bookkeeper of a deployment's catalog."""
-        return cls(store, lambda: open_catalog(catalog_url(settings)))
+    def of(cls, deployment: Deployment) -> CatalogRecorder:
+        """The recorder of a deployment's catalog, which is not opened before the first entry."""
+        return cls(deployment.store, lambda: deployment.catalog)
 
-    def planned(self, plan: BatchPlan) -> None:
+    def on_plan(self, plan: BatchPlan) -> None:
         """A batch is about to run."""
         self._enter(lambda catalog: _enter_plan(catalog, self._store, plan))
 
-    def started(self, job: StageJob, clip_ids: Sequence[str]) -> None:
+    def on_stage_start(self, job: StageJob, clip_ids: Sequence[str]) -> None:
         """A stage begins with these clips."""
         self._unfinished = list(clip_ids)
 
@@ -95,7 +74,7 @@ class Bookkeeper:
 
         self._enter(work)
 
-    def heard(self, job: StageJob, event: Event) -> None:
+    def on_event(self, job: StageJob, event: Event) -> None:
         """The stage that was started tells of its progress."""
         if isinstance(event, ClipFinished):
             self._unfinished.remove(event.clip_id)
@@ -107,7 +86,7 @@ class Bookkeeper:
             at_step = _shard_position(job, position)
             self._enter(lambda catalog: catalog.shards.at_step(job.batch_id, at_step))
 
-    def ended(self, job: StageJob, error: Magi2Error) -> None:
+    def on_stage_end(self, job: StageJob, error: Magi2Error) -> None:
         """The stage that was started ended without results for the clips not heard of."""
         if isinstance(error, PausedError):
             clip_ids, attempt = self._unfinished, job.attempt
@@ -128,7 +107,7 @@ class Bookkeeper:
         runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
         self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs))
 
-    def set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
+    def on_set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
         """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""
         state = ClipState.CANCELLED if isinstance(error, CancelledError) else ClipState.SKIPPED
         self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error)))
@@ -141,7 +120,7 @@ class Bookkeeper:
         )
         return found[0] if found else None
 
-    def reported(self, report: Report) -> None:
+    def on_report(self, report: Report) -> None:
         """A batch has come to its end."""
         self._enter(lambda catalog: _enter_report(catalog, report))
 

@@ -1,50 +1,128 @@
-"""Seeing that a stage has nothing left to make, without a model, an accelerator or a process of its own; torch-free."""
+"""What the store has of a clip: the one place that planning, reusing and rendering ask; torch-free."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
+from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError
-from magi2.recipes.book import RecipeBook
-from magi2.recipes.captions import caption_flags, find_caption
+from magi2.prompts.caption import Caption
+from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.captions import CAPTION, caption_flags, caption_key
 from magi2.recipes.result import StageResult
 from magi2.types import Clip, StageName
 
+logger = logging.getLogger(__name__)
 
-def stored_results(
+
+class StoredClip:
+    """What the store has of a clip under its profile's recipes; the store is asked when first needed, and once.
+
+    A damaged artifact counts as absent: the stage that makes it puts a new one in its place. Nothing is changed here.
+    """
+
+    def __init__(self, store: ArtifactStore, book: RecipeBook, clip: Clip) -> None:
+        self._store = store
+        self._book = book
+        self._clip = clip
+        self._found: dict[StageName, Manifest | None] = {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the delivered file is there, whatever retention has taken of what led to it."""
+        return self.manifest(StageName.MUX) is not None
+
+    @property
+    def missing(self) -> tuple[StageName, ...]:
+        """The stages still to run, none for a finished clip.
+
+        Without an enhanced caption the keys of later stages are unknown, so all count as missing.
+        """
+        if self._caption is None:
+            return stage_names(self._book.profile)
+        if self.is_finished:
+            return ()
+        later = stage_names(self._book.profile)[1:]
+        return tuple(stage for stage in later if self.manifest(stage) is None)
+
+    def manifest(self, stage: StageName) -> Manifest | None:
+        """The artifact of a stage, None when it is not there; of enhance it is the caption in use, perhaps a fallback.
+
+        Raises: KeyError for a stage that the profile does not have.
+        """
+        if stage not in self._found:
+            self._found[stage] = None if self._caption is None else self._find(stage, *self._caption)
+        return self._found[stage]
+
+    def results(self) -> list[StageResult]:
+        """A `reused` result for each stage whose artifact is there, in order."""
+        found = ((stage, self.manifest(stage)) for stage in stage_names(self._book.profile))
+        return [self._result(stage, manifest, 0.0) for stage, manifest in found if manifest is not None]
+
+    def result(self, stage: StageName) -> StageResult | None:
+        """A `reused` result when the stage has nothing to make of the clip, else None.
+
+        A caption that somebody's fallback wrote is no reason not to ask the language model again.
+        """
+        started = time.monotonic()
+        manifest = self.manifest(stage)
+        is_fallback = stage is StageName.ENHANCE and manifest and manifest.key != self._book.enhance(self._clip).key
+        if manifest is None or is_fallback:
+            return None
+        return self._result(stage, manifest, time.monotonic() - started)
+
+    def flags(self, *stages: StageName) -> tuple[str, ...]:
+        """The flags of the artifacts of these stages, as far as they are there, each once."""
+        found = [flag for stage in stages if (manifest := self.manifest(stage)) for flag in manifest.flags]
+        return tuple(dict.fromkeys(caption_flags(found, self._book.enhancement_mode)))
+
+    @cached_property
+    def _caption(self) -> tuple[str, Caption] | None:
+        """Key and content of the caption in use."""
+        try:
+            key = caption_key(self._store, self._book, self._clip)
+            if key is None:
+                return None
+            path = self._store.fetch(StageName.ENHANCE, key, CAPTION)
+            return key, Caption.from_json(path.read_bytes())
+        except CorruptedArtifactError as error:
+            logger.warning("clip %s: its caption counts as absent: %s", self._clip.short_id, error)
+            return None
+
+    def _find(self, stage: StageName, caption_key: str, caption: Caption) -> Manifest | None:
+        key = caption_key if stage is StageName.ENHANCE else self._book.chain(self._clip, caption.text)[stage].key
+        try:
+            return self._store.find(stage, key)
+        except CorruptedArtifactError as error:
+            logger.warning("clip %s: its %s artifact counts as absent: %s", self._clip.short_id, stage.value, error)
+            return None
+
+    def _result(self, stage: StageName, manifest: Manifest, seconds: float) -> StageResult:
+        flags = caption_flags(manifest.flags, self._book.enhancement_mode)
+        return StageResult(stage, self._clip, "reused", seconds, manifest.key, flags)
+
+
+def reusable_results(
     store: ArtifactStore, book: RecipeBook, stage: StageName, clips: Sequence[Clip]
 ) -> list[StageResult] | None:
-    """A `reused` result for each clip when all their artifacts of `stage` are stored, else None.
+    """A `reused` result for each clip when the stage has nothing to make, of a clip or for all of them; else None."""
+    if stage is StageName.ENCODE and not _has_negative(store, book):
+        return None
+    results = []
+    for clip in clips:
+        result = StoredClip(store, book, clip).result(stage)
+        if result is None:
+            return None
+        results.append(result)
+    return results
 
-    None also when one is damaged: whoever runs the stage then makes it anew.
-    """
+
+def _has_negative(store: ArtifactStore, book: RecipeBook) -> bool:
     try:
-        if stage is StageName.ENCODE and book.negative and not store.find(StageName.NEGATIVE, book.negative.key):
-            return None
-        results = []
-        for clip in clips:
-            result = _stored_result(store, book, stage, clip)
-            if result is None:
-                return None
-            results.append(result)
-        return results
+        return book.negative is None or store.find(book.negative.stage, book.negative.key) is not None
     except CorruptedArtifactError:
-        return None
-
-
-def _stored_result(store: ArtifactStore, book: RecipeBook, stage: StageName, clip: Clip) -> StageResult | None:
-    started = time.monotonic()
-    if stage is StageName.ENHANCE:
-        recipe = book.enhance(clip)
-    else:
-        caption = find_caption(store, book, clip)
-        if caption is None:
-            return None
-        recipe = book.chain(clip, caption.text)[stage]
-    manifest = store.find(stage, recipe.key)
-    if manifest is None:
-        return None
-    flags = caption_flags(manifest.flags, book.enhancement_mode)
-    return StageResult(stage, clip, "reused", time.monotonic() - started, recipe.key, flags)
+        return False

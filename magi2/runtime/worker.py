@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from magi2.batches.results import failed_clips, write_results
 from magi2.errors import (
     CancelledError,
     GroupLostError,
@@ -30,7 +29,7 @@ from magi2.runtime.exit_codes import ExitCode, exit_code
 from magi2.runtime.job import StageJob
 from magi2.runtime.process import die_with_parent
 from magi2.runtime.progress import EventProgress
-from magi2.types import Clip, StageName
+from magi2.types import Clip
 
 if TYPE_CHECKING:
     from magi2.config.profile import Profile
@@ -118,23 +117,22 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
 
 def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
     """Run the stage with whoever follows, and store its results."""
+    from magi2.batches.due import due_clips
     from magi2.batches.plan import load_shard
+    from magi2.batches.results import write_results
     from magi2.catalog.gate import CancelCheck
-    from magi2.deployment import open_store_to_render
-    from magi2.recipes.book import stage_names
+    from magi2.deployment import Deployment
     from magi2.runtime.lock import artifact_locks
     from magi2.stages.prepare import prepare
     from magi2.stages.render import run_stage
 
-    store = open_store_to_render(settings)
+    store = Deployment(settings).store_to_render()
     scratch.mkdir()
     shard = load_shard(store, job.batch_id, job.shard, scratch)
-    failed = failed_clips(store, job.batch_id, job.shard, _stages_before(job.stage))
-    clips = [clip for clip in shard.clips if clip.clip_id not in failed]
-    has_stage = bool(clips) and job.stage in stage_names(shard.profile)
-    team.tell(shard.profile if has_stage else None)
+    clips = due_clips(store, job.batch_id, shard, job.stage)
+    team.tell(shard.profile if clips else None)
     results: list[StageResult] = []
-    if has_stage:
+    if clips:
         lost = _lost_results(job, clips, progress)
         context = prepare(shard.profile, settings, clips, progress=progress, store_opener=lambda: store, team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
@@ -178,11 +176,6 @@ def require_survivor(results: Sequence[StageResult]) -> None:
     errors = [result.error for result in results if result.error is not None]
     if errors and len(errors) == len(results) and all(error.retryable for error in errors):
         raise type(errors[0])(f"all {len(errors)} clips failed, the first with: {error_text(errors[0])}", hint="")
-
-
-def _stages_before(stage: StageName) -> list[StageName]:
-    order = list(StageName)
-    return order[: order.index(stage)]
 
 
 class _Terminated(BaseException):

@@ -126,6 +126,8 @@ class Stage(ABC, Generic[Models]):
         store = self.context.store
         try:
             found = store.find(recipe.stage, recipe.key)
+            if found is not None:
+                self.check_found(found)
         except CorruptedArtifactError as error:
             logger.error("artifact %s/%s is damaged and is made anew: %s", recipe.stage, recipe.key, error)
             store.remove(recipe.stage, recipe.key)
@@ -149,6 +151,9 @@ class Stage(ABC, Generic[Models]):
             manifest = store.publish(draft, product.files)
         self.published(recipe)
         return manifest, product
+
+    def check_found(self, manifest: Manifest) -> None:
+        """Raises CorruptedArtifactError when a stored artifact is of no use; by default its manifest is enough."""
 
     def published(self, recipe: Recipe) -> None:
         """The artifact of `recipe` is stored, or made again and compared: what was kept to make it may go."""

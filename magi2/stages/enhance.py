@@ -45,6 +45,10 @@ class EnhanceStage(Stage[None]):
             recipe=book.enhance(clip, caption.mode_used),
         )
 
+    def check_found(self, manifest: Manifest) -> None:
+        """A caption is small, and every later stage's key hangs on its text: it is read."""
+        self.context.store.fetch(self.name, manifest.key, CAPTION)
+
     def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
         """As `Stage.differences`; a language model's caption is not repeatable, and that is no mismatch."""
         return () if self.context.book.enhancement_mode.startswith("llm") else super().differences(manifest, product)

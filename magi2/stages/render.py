@@ -1,4 +1,4 @@
-"""All stages of a list of clips in one process: stage by stage, so that each model is loaded once."""
+"""A stage run on a rank, and what comes of clips in all of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from magi2 import platform
 from magi2.artifacts.store import ArtifactStore
-from magi2.errors import CorruptedArtifactError, InputError
+from magi2.errors import InputError
 from magi2.files import disk_errors, partial_file
-from magi2.recipes.book import stage_names
 from magi2.recipes.captions import fetch_or_remove
 from magi2.recipes.result import StageResult
 from magi2.stages.base import Stage
@@ -61,37 +60,6 @@ def follow_stage(context: StageContext, name: StageName) -> None:
     stage = STAGES[name](context)
     if isinstance(stage, TeamStage):
         stage.follow()
-
-
-def render(context: StageContext, clips: Sequence[Clip]) -> list[Outcome]:
-    """Every stage of every clip, in the order of `clips`; a clip that fails leaves and the others go on.
-
-    A clip whose file is in the store needs no stage, whatever retention has taken of what led to it.
-    """
-    outcomes = [Outcome(clip, _stored_results(context, clip)) for clip in clips]
-    unfinished = [outcome for outcome in outcomes if not outcome.results]
-    for name in stage_names(context.book.profile):
-        alive = [outcome for outcome in unfinished if outcome.failure is None]
-        results = run_stage(context, name, [outcome.clip for outcome in alive])
-        for outcome, result in zip(alive, results, strict=True):
-            outcome.results.append(result)
-    return outcomes
-
-
-def _stored_results(context: StageContext, clip: Clip) -> list[StageResult]:
-    """Results of the stages whose artifacts are there, if the clip's file is; none when anything is to be made."""
-    if context.force:
-        return []
-    try:
-        caption = context.caption(clip)
-        recipes = [context.book.enhance(clip, caption.mode_used), *context.book.chain(clip, caption.text).values()]
-        manifests = [context.store.find(recipe.stage, recipe.key) for recipe in recipes]
-    except (InputError, CorruptedArtifactError):
-        return []
-    if manifests[-1] is None:
-        return []
-    stages = [(STAGES[StageName(manifest.stage)](context), manifest) for manifest in manifests if manifest is not None]
-    return [StageResult(s.name, clip, "reused", 0.0, m.key, s.flags(m, None)) for s, m in stages]
 
 
 def export(store: ArtifactStore, outcome: Outcome, folder: Path) -> dict[str, Path]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,9 +24,9 @@ from magi2.types import StageName
 from magi2_airflow.links import ClipsLink, LogLink, ManifestLink
 
 if TYPE_CHECKING:
-    from magi2.artifacts.store import ArtifactStore
-    from magi2.config.settings import Settings
-    from magi2.jobs.recorder import Bookkeeper
+    from magi2.deployment import Deployment
+    from magi2.jobs.run import OnEvent, StageWork
+    from magi2.recipes.result import StageResult
     from magi2.runtime.job import StageJob
 
 logger = logging.getLogger(__name__)
@@ -108,98 +108,62 @@ class StageOperator(Magi2Operator):
         self.layout = layout
 
     def work(self, context: Context) -> dict[str, Any]:
-        from magi2.config.settings import Settings
-        from magi2.deployment import open_store_to_render
-        from magi2.jobs.recorder import Bookkeeper, due_work
+        from magi2.deployment import Deployment
+        from magi2.jobs.recorder import CatalogRecorder
+        from magi2.jobs.run import StageWork, run_stage_job
 
-        settings = Settings.from_environment()
-        store = open_store_to_render(settings)
-        job = self._job(settings.store, store, context)
+        deployment = Deployment.from_environment()
+        job = self._job(deployment, context)
         for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
-        due = due_work(store, job)
-        self.label = f", {due.profile}, {len(due.clip_ids)} clips"
-        books = Bookkeeper.of(settings, store)
+        work = StageWork.planned(job, deployment.store)
+        self.label = f", {work.shard.profile.name}, {len(work.clips)} clips"
         try:
-            counts = self._counts(job, books, store, settings, due.clip_ids)
+            results = run_stage_job(work, deployment, self.compute, recorder=CatalogRecorder.of(deployment))
         except PausedError as error:
-            books.ended(job, error)
             logger.info("%s waits: %s", job.title, error)
             raise AirflowRescheduleException(datetime.now(UTC) + self.wait) from error  # type: ignore[no-untyped-call]
-        except Magi2Error as error:
-            self._note(job, error, store, books)
-            if isinstance(error, BatchCancelledError | BudgetSpentError):
-                books.set_aside(job, due.clip_ids, error)
-                raise AirflowSkipException(str(error)) from error
-            raise
+        except (BatchCancelledError, BudgetSpentError) as error:
+            raise AirflowSkipException(str(error)) from error
+        states = Counter(result.state for result in results)
+        counts = {state: states[state] for state in ("made", "reused", "failed")}
         logger.info("%s: %s", job.title, ", ".join(f"{count} {state}" for state, count in counts.items()))
         return {"batch_id": job.batch_id, "shard": job.shard, "stage": job.stage.value, **counts}
+
+    def compute(self, work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+        """Make what is to be made in a process group; see `magi2.jobs.run.Compute`."""
+        from magi2.config.settings import Settings
+        from magi2.jobs.launch import launch
+        from magi2.runtime.watch import Limits
+        from magi2.stages.layouts import stage_layout
+
+        return launch(
+            work,
+            on_event,
+            layout=stage_layout(self.stage, self.layout, Settings.from_environment()),
+            # Accelerators may be busy for as long as somebody else's stage takes: that is no reason to fail.
+            limits=Limits(grace=KILL_GRACE_S, lock=self.time_limit.total_seconds()),
+            should_stop=lambda: self._is_killed,
+        )
 
     def on_kill(self) -> None:
         """Make `execute` end the process group, see that it is gone, and raise."""
         self._is_killed = True
 
-    def _job(self, url: str, store: ArtifactStore, context: Context) -> StageJob:
+    def _job(self, deployment: Deployment, context: Context) -> StageJob:
         from magi2.batches.plan import load_batch
         from magi2.runtime.job import StageJob
 
-        force = self.stage.value in load_batch(store, self.batch_id)["options"]["force"]
+        batch = load_batch(deployment.store_to_render(), self.batch_id)
         return StageJob(
             self.batch_id,
             int(self.shard),
             self.stage,
-            url,
+            deployment.settings.store,
             attempt=context["ti"].try_number,
-            force=force,
+            force=self.stage.value in batch["options"]["force"],
             worker_module=self.worker_module,
         )
-
-    def _counts(
-        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
-    ) -> dict[str, int]:
-        """Counts of what was made, if that is allowed now; raises what `check_may_start` does."""
-        from magi2.catalog.gate import check_may_start
-
-        if clip_ids:
-            check_may_start(settings, store, job.batch_id, job.shard, job.stage)
-        books.started(job, clip_ids)
-        return self._reuse(job, books, store, settings, clip_ids) or self._run(job, books, settings)
-
-    def _reuse(
-        self, job: StageJob, books: Bookkeeper, store: ArtifactStore, settings: Settings, clip_ids: Sequence[str]
-    ) -> dict[str, int] | None:
-        """Counts when the store has all that the stage would make, so that no process need be started; else None."""
-        from magi2.jobs.reuse import reuse_shard
-
-        events = reuse_shard(job, store, settings, clip_ids) if clip_ids else ()
-        if events is None:
-            return None
-        for event in events:
-            books.heard(job, event)
-        return {"made": 0, "reused": len(events), "failed": 0}
-
-    def _run(self, job: StageJob, books: Bookkeeper, settings: Settings) -> dict[str, int]:
-        from magi2.runtime.launcher import Launcher
-        from magi2.runtime.watch import Limits
-        from magi2.stages.layouts import stage_layout
-
-        job = replace(job, layout=stage_layout(self.stage, self.layout, settings))
-        # Accelerators may be busy for as long as somebody else's stage takes: that is no reason to fail.
-        limits = Limits(grace=KILL_GRACE_S, lock=self.time_limit.total_seconds())
-        result = Launcher(limits=limits).run(
-            job, on_event=lambda event: books.heard(job, event), should_stop=lambda: self._is_killed
-        )
-        return {state: result.count(state) for state in ("made", "reused", "failed")}
-
-    def _note(self, job: StageJob, error: Magi2Error, store: ArtifactStore, books: Bookkeeper) -> None:
-        """Tell the catalog and the report why there are no results."""
-        from magi2.batches.failures import save_failure
-
-        books.ended(job, error)
-        try:
-            save_failure(store, job.batch_id, job.shard, job.stage, error)
-        except Magi2Error as second:
-            logger.warning("the report will not name the reason: %s", second)
 
 
 def end_with_supervisor() -> None:

@@ -31,16 +31,15 @@ class InboxOperator(Magi2Operator):
     def work(self, context: Context) -> dict[str, int]:
         from magi2.batches.inbox import Inbox
         from magi2.batches.intake import deployment_roots
-        from magi2.config.settings import Settings
-        from magi2.deployment import open_store_to_render
+        from magi2.deployment import Deployment
 
-        settings = Settings.from_environment()
-        folder = settings.inbox
+        deployment = Deployment.from_environment()
+        folder = deployment.settings.inbox
         if folder is None:
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
-        open_store_to_render(settings)  # no file is taken for a run that would be refused
-        inbox, started = Inbox(folder, roots=deployment_roots(settings), settle_s=self.settle_s), 0
+        deployment.store_to_render()  # no file is taken for a run that would be refused
+        inbox, started = Inbox(folder, roots=deployment_roots(deployment.settings), settle_s=self.settle_s), 0
         inbox.claim()
         for claim in inbox.pending():
             conf = {"batch": str(claim.path), "images": str(folder)}

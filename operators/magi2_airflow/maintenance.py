@@ -14,13 +14,13 @@ LOG_HOURS = 14 * 24.0
 def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
     """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.batches.retention`."""
     from magi2.batches.retention import RetentionPolicy, collect_garbage
-    from magi2.config.settings import Settings
-    from magi2.deployment import open_matching
+    from magi2.deployment import Deployment
     from magi2.types import StageName
 
-    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
+    deployment = Deployment.from_environment()
+    deployment.require_match(dry_run=dry_run)
     policy = RetentionPolicy(keep_days={StageName.DECODE: decode_days})
-    report = collect_garbage(store, policy=policy, dry_run=dry_run)
+    report = collect_garbage(deployment.store, policy=policy, dry_run=dry_run)
     for stage, key in report.removed:
         logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
     return {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
@@ -29,14 +29,14 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     """Delete what dead attempts left in the store, snapshots that nobody needs, and this host's old logs of groups."""
     from magi2.batches.retention import sweep_snapshots
-    from magi2.config.settings import Settings
-    from magi2.deployment import open_matching
+    from magi2.deployment import Deployment
     from magi2.runtime.log_file import sweep_logs
 
-    store, _ = open_matching(Settings.from_environment(), dry_run=dry_run)
+    deployment = Deployment.from_environment()
+    deployment.require_match(dry_run=dry_run)
     names = [
-        *store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
-        *sweep_snapshots(store, dry_run=dry_run),
+        *deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
+        *sweep_snapshots(deployment.store, dry_run=dry_run),
     ]
     logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
     for name in [*names, *logs]:
@@ -52,10 +52,10 @@ def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
     from magi2.catalog.identity import require_complete
     from magi2.catalog.rebuild import rebuild
     from magi2.catalog.verify import verify
-    from magi2.config.settings import Settings
-    from magi2.deployment import open_both
+    from magi2.deployment import Deployment
 
-    store, catalog = open_both(Settings.from_environment())
+    deployment = Deployment.from_environment()
+    store, catalog = deployment.store, deployment.catalog
     if not dry_run:
         require_complete(store, catalog)
     problems = 0

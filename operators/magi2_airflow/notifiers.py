@@ -22,7 +22,7 @@ from magi2.errors import Magi2Error
 
 if TYPE_CHECKING:
     from magi2.catalog import Catalog
-    from magi2.config.settings import Settings
+    from magi2.deployment import Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +48,11 @@ class Magi2Notifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Called by Airflow; see `notices`."""
-        from magi2.config.settings import Settings
+        from magi2.deployment import Deployment
 
-        settings = Settings.from_environment()
+        deployment = Deployment.from_environment()
         for notice in self.notices(context):
-            tell(notice, settings)
+            tell(notice, deployment)
 
 
 class BatchFinished(Magi2Notifier):
@@ -78,11 +78,10 @@ class FailureLimitPassed(Magi2Notifier):
     """For a stage's task: more clips failed for good than the batch allows, while the rest still runs."""
 
     def notices(self, context: Context) -> Iterable[Notice]:
-        from magi2.catalog import catalog_url, open_catalog
-        from magi2.config.settings import Settings
+        from magi2.deployment import Deployment
 
         task: Any = context["ti"].task
-        catalog = open_catalog(catalog_url(Settings.from_environment()))
+        catalog = Deployment.from_environment().catalog
         batch = catalog.batches.get(task.batch_id)
         if batch is None:
             return []
@@ -100,9 +99,9 @@ class Findings(Magi2Notifier):
         return [Notice(**found) for found in ti.xcom_pull(task_ids=ti.task_id) or ()]
 
 
-def tell(notice: Notice, settings: Settings) -> None:
+def tell(notice: Notice, deployment: Deployment) -> None:
     """Tell a notice unless that was done before. One that the webhook did not take is told again when next found."""
-    catalog = _catalog(settings)
+    catalog, settings = _catalog(deployment), deployment.settings
     if catalog is not None and not catalog.notices.is_first(notice.kind, notice.subject):
         return
     logger.warning("notice %s: %s", notice.kind, notice.text)
@@ -110,11 +109,9 @@ def tell(notice: Notice, settings: Settings) -> None:
         catalog.notices.forget(notice.kind, notice.subject)
 
 
-def _catalog(settings: Settings) -> Catalog | None:
-    from magi2.catalog import catalog_url, open_catalog
-
+def _catalog(deployment: Deployment) -> Catalog | None:
     try:
-        return open_catalog(catalog_url(settings))
+        return deployment.catalog
     except Magi2Error as error:
         logger.warning("cannot know what people were told of: %s", error)
         return None
@@ -148,11 +145,10 @@ def _send(address: str, token: str | None, body: bytes) -> int:
 
 
 def _report(batch_id: str) -> dict[str, Any] | None:
-    from magi2.artifacts.address import open_store
     from magi2.batches.plan import read_document
-    from magi2.config.settings import Settings
+    from magi2.deployment import Deployment
 
-    store, name = open_store(Settings.from_environment().store), f"batches/{batch_id}/report.json"
+    store, name = Deployment.from_environment().store, f"batches/{batch_id}/report.json"
     return read_document(store, name) if store.get_document(name) is not None else None
 
 

@@ -16,9 +16,8 @@ from magi2_airflow.base import Magi2Operator
 from magi2_airflow.links import ClipsLink
 
 if TYPE_CHECKING:
-    from magi2.artifacts.store import ArtifactStore
     from magi2.batches.plan import BatchPlan
-    from magi2.config.settings import Settings
+    from magi2.deployment import Deployment
 
 logger = logging.getLogger(__name__)
 
@@ -90,16 +89,15 @@ class PlanOperator(Magi2Operator):
 
     def work(self, context: Context) -> list[int]:
         from magi2.batches.plan import save_plan
-        from magi2.config.settings import Settings
-        from magi2.deployment import open_store_to_render
-        from magi2.jobs.recorder import Bookkeeper
+        from magi2.deployment import Deployment
+        from magi2.jobs.recorder import CatalogRecorder
 
-        settings = Settings.from_environment()
-        store = open_store_to_render(settings)
+        deployment = Deployment.from_environment()
+        store = deployment.store_to_render()
         with TemporaryDirectory() as scratch:
-            plan = self._plan(settings, store, context, Path(scratch))
+            plan = self._plan(deployment, context, Path(scratch))
             save_plan(plan, store)
-        Bookkeeper.of(settings, store).planned(plan)
+        CatalogRecorder.of(deployment).on_plan(plan)
         self.batch_id = plan.batch_id
         context["ti"].xcom_push(key="batch_id", value=plan.batch_id)
         for row in plan.refused:
@@ -108,7 +106,7 @@ class PlanOperator(Magi2Operator):
         logger.info("batch %s: %d clips, %d finished already, %d rows refused, %d shards", *counts)
         return [shard.number for shard in plan.shards]
 
-    def _plan(self, settings: Settings, store: ArtifactStore, context: Context, scratch: Path) -> BatchPlan:
+    def _plan(self, deployment: Deployment, context: Context, scratch: Path) -> BatchPlan:
         from magi2.batches.intake import deployment_roots, plan_location, plan_rerun
         from magi2.batches.plan import BatchOptions
 
@@ -123,8 +121,8 @@ class PlanOperator(Magi2Operator):
             None if self.budget is None else float(self.budget),
         )
         shared: dict[str, Any] = {
-            "settings": settings,
-            "store": store,
+            "settings": deployment.settings,
+            "store": deployment.store,
             "overrides": tuple(self.overrides or ()),
             "options": options,
             "origin": {"dag_id": run.dag_id, "run_id": run.run_id, "requested_by": run.triggering_user_name},
@@ -135,6 +133,6 @@ class PlanOperator(Magi2Operator):
             str(self.batch),
             profile=str(self.profile),
             images=self.images or None,
-            roots=deployment_roots(settings),
+            roots=deployment_roots(deployment.settings),
             **shared,
         )

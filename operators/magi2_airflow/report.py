@@ -28,21 +28,18 @@ class ReportOperator(Magi2Operator):
         self.batch_id = batch_id
 
     def work(self, context: Context) -> dict[str, Any]:
-        from magi2.config.price import Price
-        from magi2.config.settings import Settings
-        from magi2.deployment import open_store_to_render
-        from magi2.jobs.recorder import Bookkeeper
+        from magi2.deployment import Deployment
+        from magi2.jobs.recorder import CatalogRecorder
         from magi2.report import build_report, save_report
 
         if not self.batch_id:
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")
-        settings = Settings.from_environment()
-        store = open_store_to_render(settings)
-        books = Bookkeeper.of(settings, store)
-        cost = books.cost(self.batch_id, Price.of(settings))
+        deployment = Deployment.from_environment()
+        store, recorder = deployment.store_to_render(), CatalogRecorder.of(deployment)
+        cost = recorder.cost(self.batch_id, deployment.price)
         report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost)
         summary: dict[str, Any] = {"batch_id": self.batch_id, "report": save_report(report, store), **report.counts}
-        books.reported(report)
+        recorder.on_report(report)
         for clip in report.failed:
             logger.error("%s failed in %s: %s", clip.clip_id or clip.names[0], clip.stage, clip.reason)
         logger.info("%s", ", ".join(f"{name}={value}" for name, value in summary.items()))

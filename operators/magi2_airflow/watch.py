@@ -26,25 +26,24 @@ def end_cancelled_batches() -> list[str]:
 
     A batch whose report is later than anything else known of it takes that as its end; all others are cancelled.
     """
-    from magi2.config.settings import Settings
-    from magi2.deployment import open_matching
+    from magi2.deployment import Deployment
 
-    store, catalog = open_matching(Settings.from_environment())
+    deployment = Deployment.from_environment()
+    deployment.require_match()
     settled = []
-    for batch in catalog.batches.unfinished():
+    for batch in deployment.catalog.batches.unfinished():
         state = run_state(batch.dag_id, batch.run_id) if batch.dag_id and batch.run_id else "running"
         if state not in LIVE:
-            _settle(store, catalog, batch, state)
+            _settle(deployment.store, deployment.catalog, batch, state)
             settled.append(batch.batch_id)
     return settled
 
 
 def find_stalled(minutes: float) -> list[dict[str, Any]]:
     """Notices on running batches in which no clip has begun or finished a stage for so long."""
-    from magi2.catalog import catalog_url, open_catalog
-    from magi2.config.settings import Settings
+    from magi2.deployment import Deployment
 
-    catalog = open_catalog(catalog_url(Settings.from_environment()))
+    catalog = Deployment.from_environment().catalog
     oldest = datetime.now(UTC) - timedelta(minutes=minutes)
     found = []
     for batch_id, moment in catalog.batches.last_activity().items():
@@ -58,13 +57,11 @@ def find_stalled(minutes: float) -> list[dict[str, Any]]:
 
 def find_low_disk(min_free_percent: float) -> list[dict[str, Any]]:
     """A notice if the disk of the store's folder has less free than that; none for a store elsewhere."""
-    from magi2.artifacts.address import open_store
     from magi2.artifacts.local import LocalStore
-    from magi2.catalog import catalog_url, open_catalog
-    from magi2.config.settings import Settings
+    from magi2.deployment import Deployment
 
-    settings = Settings.from_environment()
-    store = open_store(settings.store)
+    deployment = Deployment.from_environment()
+    store = deployment.store
     if not isinstance(store, LocalStore):
         logger.info("the store is no folder of this host")
         return []
@@ -72,7 +69,7 @@ def find_low_disk(min_free_percent: float) -> list[dict[str, Any]]:
     percent = 100 * disk.free / disk.total
     logger.info("%s: %.1f %% of the disk are free", store.root, percent)
     if percent >= min_free_percent:
-        open_catalog(catalog_url(settings)).notices.forget("disk_low", str(store.root))
+        deployment.catalog.notices.forget("disk_low", str(store.root))
         return []
     text = f"{store.root}: {disk.free / 2**30:.1f} GiB free, {percent:.1f} % of the disk"
     details = {"free_bytes": disk.free, "total_bytes": disk.total}

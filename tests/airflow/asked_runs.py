@@ -19,16 +19,11 @@ from airflow.utils.session import create_session
 from magi2_airflow.base import StageOperator
 from sqlalchemy import func, select
 
-from magi2.artifacts.address import open_store
 from magi2.artifacts.manifest import ManifestDraft
-from magi2.batches.plan import load_shard
 from magi2.batches.results import write_results
-from magi2.catalog import Actor, BatchState, Catalog, NewBatch, open_catalog
-from magi2.catalog.engine import catalog_url
-from magi2.checkpoints.layout import CheckpointFolder
-from magi2.config.settings import Settings
-from magi2.jobs.recorder import Bookkeeper, due_work
-from magi2.recipes.load import recipe_book
+from magi2.catalog import Actor, BatchState, Catalog, NewBatch
+from magi2.deployment import Deployment
+from magi2.jobs.run import OnEvent, StageWork
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished
 from magi2.runtime.job import ACCELERATOR_STAGES, StageJob
@@ -39,16 +34,14 @@ ANN = Actor("1", "ann")
 
 
 def catalog() -> Catalog:
-    return open_catalog(catalog_url(Settings.from_environment()))
+    return Deployment.from_environment().catalog
 
 
-def run(operator: StageOperator, job: StageJob, books: Bookkeeper, settings: Settings) -> dict[str, int]:
+def compute(operator: StageOperator, work: StageWork, on_event: OnEvent) -> list[StageResult]:
     """What the launcher and the worker do, with a second on an accelerator for each clip."""
-    store = open_store(settings.store)
-    shard = load_shard(store, job.batch_id, job.shard, scratch=None)
-    book = recipe_book(shard.profile, settings, CheckpointFolder(settings.checkpoint_root()))
-    due, results = due_work(store, job).clip_ids, []
-    for clip in (clip for clip in shard.clips if clip.clip_id in due):
+    job, deployment = work.job, Deployment.from_environment()
+    store, book, results = deployment.store, deployment.recipe_book(work.shard.profile), []
+    for clip in work.clips:
         key = None
         if job.stage is StageName.MUX:
             recipe = book.chain(clip, clip.prompt)[job.stage]
@@ -57,10 +50,10 @@ def run(operator: StageOperator, job: StageJob, books: Bookkeeper, settings: Set
                 key = store.publish(ManifestDraft(recipe), {"clip.mp4": folder / "clip.mp4"}).key
         results.append(StageResult(job.stage, clip, "made", 1.0, key))
         cost = 1.0 if job.stage in ACCELERATOR_STAGES else 0.0
-        books.heard(job, ClipFinished(clip.clip_id, "made", key, 1.0, accelerator_seconds=cost))
+        on_event(ClipFinished(clip.clip_id, "made", key, 1.0, accelerator_seconds=cost))
         obey(job, clip.prompt)
     write_results(store, job, results)
-    return {"made": len(results), "reused": 0, "failed": 0}
+    return results
 
 
 def obey(job: StageJob, prompt: str) -> None:
@@ -92,7 +85,7 @@ def test(name: str, conf: dict[str, Any]) -> str:
 
 
 def main(paused: str, cancelled: str) -> None:
-    StageOperator._run = run  # type: ignore[assignment,method-assign]
+    StageOperator.compute = compute  # type: ignore[assignment,method-assign]
     StageOperator.wait = timedelta(seconds=1)
     test("magi2_render_batch", {"batch": paused, "budget": 2.5, "priority": 4})
     failed = test("magi2_render_batch", {"batch": cancelled})

@@ -22,9 +22,10 @@ from magi2.batches.results import read_results
 from magi2.catalog import Catalog, ClipState, RunState, catalog_url, open_catalog
 from magi2.catalog.verify import verify
 from magi2.config.settings import Settings
+from magi2.deployment import Deployment
+from magi2.jobs.render import ClipRender
 from magi2.report import Report, build_report
-from magi2.stages.prepare import prepare
-from magi2.stages.render import render
+from magi2.stages.progress import Silent
 from magi2.types import StageName
 from tests.airflow.airflow_site import is_alive, parent, wait_until
 from tests.real_servers import PostgresServer, S3Server
@@ -93,7 +94,8 @@ class Task:
             options=self.options,
         )
         for shard in plan.shards:
-            outcomes = render(prepare(shard.profile, settings, shard.clips), shard.clips)
+            profiles = {shard.profile.digest(): shard.profile}
+            outcomes = ClipRender(shard.clips, profiles, Deployment(settings), progress=Silent()).render()
             assert not any(outcome.failure for outcome in outcomes)
         return Calm(Path(settings.store), plan, digests(store))
 

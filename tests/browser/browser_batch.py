@@ -13,8 +13,9 @@ from magi2.batches.intake import plan_location
 from magi2.batches.plan import BatchOptions, BatchPlan, Shard, save_plan
 from magi2.batches.results import write_results
 from magi2.config.settings import Settings
+from magi2.deployment import Deployment
 from magi2.errors import error_text
-from magi2.jobs.recorder import Bookkeeper
+from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.book import stage_names
 from magi2.recipes.result import StageResult
 from magi2.report import build_report, save_report
@@ -59,13 +60,13 @@ def render_batch(
         origin={"dag_id": "magi2_render_batch", "run_id": run_id, "requested_by": "ann"},
     )
     save_plan(plan, store)
-    books = Bookkeeper.of(settings, store)
-    books.planned(plan)
+    recorder = CatalogRecorder.of(Deployment(settings))
+    recorder.on_plan(plan)
     for shard in plan.shards:
-        _render_shard(plan, shard, settings, store, books)
+        _render_shard(plan, shard, settings, store, recorder)
     report = build_report(store, plan.batch_id)
     save_report(report, store)
-    books.reported(report)
+    recorder.on_report(report)
     return plan.batch_id
 
 
@@ -75,16 +76,18 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
     return path
 
 
-def _render_shard(plan: BatchPlan, shard: Shard, settings: Settings, store: ArtifactStore, books: Bookkeeper) -> None:
+def _render_shard(
+    plan: BatchPlan, shard: Shard, settings: Settings, store: ArtifactStore, recorder: CatalogRecorder
+) -> None:
     context = prepare(shard.profile, settings, shard.clips)
     clips = list(shard.clips)
     for stage in stage_names(shard.profile):
         job = StageJob(plan.batch_id, shard.number, stage, settings.store)
-        books.started(job, [clip.clip_id for clip in clips])
+        recorder.on_stage_start(job, [clip.clip_id for clip in clips])
         results = run_stage(context, stage, clips)
         write_results(store, job, results)
         for result in results:
-            books.heard(job, _event(result))
+            recorder.on_event(job, _event(result))
         clips = [result.clip for result in results if result.error is None]
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from magi2.config.settings import Settings
 from magi2.media.probe import probe
-from magi2.stages.render import render
 from tests.cli.cli_said import Magi2
-from tests.render_helpers import SMALL, flip_byte, make_clip, make_context, payload_file, small_profile
+from tests.render_helpers import SMALL, flip_byte, make_clip, make_context, payload_file, render, small_profile
 
 pytestmark = pytest.mark.slow
 

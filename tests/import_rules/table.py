@@ -65,7 +65,7 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog config deployment errors inputs jobs report runtime stages.layouts types",
+        "artifacts batches catalog config deployment errors inputs jobs recipes report runtime stages.layouts types",
         "airflow magi2",
     ),
     Row(
@@ -76,8 +76,8 @@ TABLE = [
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts batches catalog checkpoints config jobs kernels models parallel platform prompts recipes "
-        "runtime sampling stages types",
+        "artifacts batches catalog checkpoints config deployment jobs kernels models parallel platform "
+        "prompts recipes runtime sampling stages types",
         "httpx safetensors tools torch triton",
         heavy=True,
     ),
@@ -89,23 +89,27 @@ TABLE = [
     ),
     Row(
         "demo_world",
-        "artifacts batches checkpoints.layout config deployment errors files media models prompts sampling "
-        "stages types",
+        "artifacts batches checkpoints.layout config deployment errors files jobs.render media models prompts "
+        "sampling stages types",
         "PIL magi2 numpy safetensors tokenizers torch transformers",
         heavy=True,
     ),
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config deployment errors inputs jobs media.ffmpeg "
-        "parallel.layout platform prompts recipes report runtime.lock stages types",
+        "artifacts batches catalog checkpoints config deployment errors inputs jobs.render media.ffmpeg "
+        "platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
     Row(
-        "magi2.jobs",
-        "artifacts batches catalog checkpoints.layout config errors parallel.layout recipes report runtime "
-        "stages.progress types",
+        "magi2.jobs.render",
+        "artifacts batches config deployment jobs parallel.layout recipes runtime.events runtime.job "
+        "runtime.lock stages types",
+        heavy=True,
+    ),
+    Row(
+        "magi2.jobs", "artifacts batches catalog config deployment errors parallel.layout recipes report runtime types"
     ),
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files types", "prometheus_client"),
@@ -114,7 +118,7 @@ TABLE = [
     Row("magi2.runtime", "batches catalog config deployment errors files platform recipes stages types", "torch"),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     # The deployment: store and catalog, opened together.
-    Row("magi2.deployment", "artifacts catalog config errors"),
+    Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
     # The database, and the gate that asks it whether work may go on.
     Row("magi2.catalog", "artifacts batches config errors files types", "alembic pydantic sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),

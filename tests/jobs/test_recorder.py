@@ -28,7 +28,8 @@ from magi2.errors import (
     Magi2Error,
     PausedError,
 )
-from magi2.jobs.recorder import RETRY_S, Bookkeeper, due_work
+from magi2.jobs.recorder import RETRY_S, CatalogRecorder
+from magi2.jobs.run import StageWork
 from magi2.recipes.book import RecipeBook, stage_names
 from magi2.recipes.result import StageResult
 from magi2.report import build_report
@@ -60,9 +61,9 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 @pytest.fixture
-def books(store: LocalStore, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> Iterator[Bookkeeper]:
+def recorder(store: LocalStore, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> Iterator[CatalogRecorder]:
     """A bookkeeper all of whose entries the catalog accepts."""
-    yield Bookkeeper(store, lambda: catalog)
+    yield CatalogRecorder(store, lambda: catalog)
     assert complaints(caplog.get_records("call")) == []
 
 
@@ -85,30 +86,30 @@ def job(plan: BatchPlan, stage: StageName, attempt: int = 1) -> StageJob:
     return StageJob(plan.batch_id, 0, stage, "store", attempt=attempt)
 
 
-def run_stage(store: LocalStore, books: Bookkeeper, plan: BatchPlan, stage: StageName, tmp_path: Path) -> None:
+def run_stage(store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, stage: StageName, tmp_path: Path) -> None:
     """The stage as its operator and worker run it: one clip is lost in encode."""
     this = job(plan, stage)
-    due = due_work(store, this).clip_ids
-    books.started(this, due)
+    due = StageWork.planned(this, store).clip_ids
+    recorder.on_stage_start(this, due)
     results = []
     for clip in (clip for clip in CLIPS if clip.clip_id in due):
         if stage is StageName.ENCODE and clip is LOST:
             results.append(StageResult(stage, clip, "failed", 1.0, error=ImageError("broken")))
         else:
             results.append(StageResult(stage, clip, "made", 1.0, key=publish(store, clip, stage, tmp_path)))
-        books.heard(this, event(results[-1]))
+        recorder.on_event(this, event(results[-1]))
     write_results(store, this, results)
 
 
 def test_where_a_shard_is_and_what_loading_took_is_in_the_catalog(
-    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog
+    store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog
 ) -> None:
-    books.planned(plan)
+    recorder.on_plan(plan)
     this = job(plan, StageName.PREVIEW)
-    books.started(this, [GOOD.clip_id])
-    books.heard(this, ModelsLoaded(12.5))
-    books.heard(this, Step(GOOD.clip_id, 1, 8))
-    books.heard(this, Step(GOOD.clip_id, 2, 8))  # so soon after the first that it is not worth a write
+    recorder.on_stage_start(this, [GOOD.clip_id])
+    recorder.on_event(this, ModelsLoaded(12.5))
+    recorder.on_event(this, Step(GOOD.clip_id, 1, 8))
+    recorder.on_event(this, Step(GOOD.clip_id, 2, 8))  # so soon after the first that it is not worth a write
     (position,) = catalog.shards.positions(plan.batch_id)
     assert (position.stage, position.clip_id, position.step, position.steps) == ("preview", GOOD.clip_id, 1, 8)
     totals = read_totals(catalog.database, recent_since=position.at - timedelta(hours=1))
@@ -133,16 +134,16 @@ def publish(store: LocalStore, clip: Clip, stage: StageName, tmp_path: Path) -> 
 
 
 def test_course_of_a_batch_is_in_the_catalog(
-    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+    store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog, tmp_path: Path
 ) -> None:
-    books.planned(plan)
+    recorder.on_plan(plan)
     assert catalog.batches.refused_rows(plan.batch_id) == {9: "the prompt is empty"}
     for stage in stage_names(NO_REFINER):
-        run_stage(store, books, plan, stage, tmp_path)
+        run_stage(store, recorder, plan, stage, tmp_path)
         batch = catalog.batches.get(plan.batch_id)
         assert batch is not None
         assert batch.state is BatchState.RUNNING
-    books.reported(build_report(store, plan.batch_id))
+    recorder.on_report(build_report(store, plan.batch_id))
     progress = catalog.batches.progress(plan.batch_id)
     assert progress.batch.state is BatchState.DONE
     assert (progress.clips[ClipState.DONE], progress.clips[ClipState.FAILED]) == (1, 1)
@@ -153,73 +154,64 @@ def test_course_of_a_batch_is_in_the_catalog(
     assert list(verify(store, catalog, digests=True)) == []
 
 
-def test_due_work_leaves_out_lost_clips_and_stages_that_the_profile_lacks(
-    store: LocalStore, books: Bookkeeper, plan: BatchPlan, tmp_path: Path
-) -> None:
-    books.planned(plan)
-    assert due_work(store, job(plan, StageName.REFINE)).clip_ids == []
-    assert due_work(store, job(plan, StageName.PREVIEW)).profile == NO_REFINER.name
-    assert len(due_work(store, job(plan, StageName.PREVIEW)).clip_ids) == 2
-    run_stage(store, books, plan, StageName.ENCODE, tmp_path)
-    assert due_work(store, job(plan, StageName.PREVIEW)).clip_ids == [GOOD.clip_id]
-
-
 @pytest.mark.parametrize(
     ("error", "state"),
     [(InfrastructureError("disk full"), RunState.FAILED), (CancelledError("stopped"), RunState.CANCELLED)],
 )
 def test_stage_that_ends_early_keeps_what_it_had_finished(
-    books: Bookkeeper, plan: BatchPlan, catalog: Catalog, error: Exception, state: RunState
+    recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog, error: Exception, state: RunState
 ) -> None:
-    books.planned(plan)
+    recorder.on_plan(plan)
     this = job(plan, StageName.PREVIEW)
-    books.started(this, [clip.clip_id for clip in CLIPS])
-    books.heard(this, event(StageResult(this.stage, GOOD, "reused", 0.1, key=None)))
-    books.ended(this, error)  # type: ignore[arg-type]
+    recorder.on_stage_start(this, [clip.clip_id for clip in CLIPS])
+    recorder.on_event(this, event(StageResult(this.stage, GOOD, "reused", 0.1, key=None)))
+    recorder.on_stage_end(this, error)  # type: ignore[arg-type]
     (good,), (lost,) = (catalog.runs.of_clip(plan.batch_id, clip.clip_id) for clip in (GOOD, LOST))
     assert (good.state, lost.state, lost.error) == (RunState.REUSED, state, str(error))
 
 
-def test_clips_not_begun_before_a_pause_are_waiting(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:
-    books.planned(plan)
+def test_clips_not_begun_before_a_pause_are_waiting(
+    recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog
+) -> None:
+    recorder.on_plan(plan)
     this = job(plan, StageName.PREVIEW)
-    books.started(this, [clip.clip_id for clip in CLIPS])
-    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
-    books.ended(this, PausedError("paused"))
+    recorder.on_stage_start(this, [clip.clip_id for clip in CLIPS])
+    recorder.on_event(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    recorder.on_stage_end(this, PausedError("paused"))
     clip = catalog.clips.get(plan.batch_id, LOST.clip_id)
     assert clip is not None
     assert (clip.state, catalog.runs.of_clip(plan.batch_id, LOST.clip_id)) == (ClipState.WAITING, [])
     assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE
 
 
-def test_next_attempt_takes_up_a_failed_clip(books: Bookkeeper, plan: BatchPlan, catalog: Catalog) -> None:
-    books.planned(plan)
-    books.started(job(plan, StageName.PREVIEW), [GOOD.clip_id])
-    books.ended(job(plan, StageName.PREVIEW), InfrastructureError("disk full"))
-    books.started(job(plan, StageName.PREVIEW, attempt=2), [GOOD.clip_id])
+def test_next_attempt_takes_up_a_failed_clip(recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog) -> None:
+    recorder.on_plan(plan)
+    recorder.on_stage_start(job(plan, StageName.PREVIEW), [GOOD.clip_id])
+    recorder.on_stage_end(job(plan, StageName.PREVIEW), InfrastructureError("disk full"))
+    recorder.on_stage_start(job(plan, StageName.PREVIEW, attempt=2), [GOOD.clip_id])
     clip = catalog.clips.get(plan.batch_id, GOOD.clip_id)
     assert clip is not None
     assert clip.state is ClipState.RUNNING
 
 
 def test_report_made_again_after_a_repair_turns_failed_into_done(
-    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+    store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog, tmp_path: Path
 ) -> None:
-    books.planned(plan)
-    books.reported(build_report(store, plan.batch_id))  # nothing has run: two clips and a row failed
+    recorder.on_plan(plan)
+    recorder.on_report(build_report(store, plan.batch_id))  # nothing has run: two clips and a row failed
     batch = catalog.batches.get(plan.batch_id)
     assert batch is not None
     assert batch.state is BatchState.FAILED
     for stage in stage_names(NO_REFINER):
-        run_stage(store, books, plan, stage, tmp_path)
-    books.reported(build_report(store, plan.batch_id))
+        run_stage(store, recorder, plan, stage, tmp_path)
+    recorder.on_report(build_report(store, plan.batch_id))
     batch = catalog.batches.get(plan.batch_id)
     assert batch is not None
     assert batch.state is BatchState.DONE
 
 
 def test_finished_clips_are_done_from_the_start(
-    store: LocalStore, books: Bookkeeper, catalog: Catalog, tmp_path: Path
+    store: LocalStore, recorder: CatalogRecorder, catalog: Catalog, tmp_path: Path
 ) -> None:
     from magi2.prompts.caption import Caption
 
@@ -230,8 +222,8 @@ def test_finished_clips_are_done_from_the_start(
     batch = Batch((GOOD,), ())
     plan = plan_batch(batch, name="n", source="s", store=store, book_of=BOOKS.__getitem__, options=BatchOptions())
     save_plan(plan, store)
-    books.planned(plan)
-    books.reported(build_report(store, plan.batch_id))
+    recorder.on_plan(plan)
+    recorder.on_report(build_report(store, plan.batch_id))
     progress = catalog.batches.progress(plan.batch_id)
     assert (progress.batch.state, progress.clips[ClipState.DONE]) == (BatchState.DONE, 1)
 
@@ -242,12 +234,12 @@ def test_catalog_that_is_away_is_told_of_once_and_stops_nothing(
     def unreachable() -> Catalog:
         raise InfrastructureError("catalog db.example: connection refused")
 
-    books = Bookkeeper(store, unreachable, clock=lambda: 7.0)
-    books.planned(plan)
+    recorder = CatalogRecorder(store, unreachable, clock=lambda: 7.0)
+    recorder.on_plan(plan)
     for stage in stage_names(NO_REFINER):
-        run_stage(store, books, plan, stage, tmp_path)
-    books.reported(build_report(store, plan.batch_id))
-    assert books.cost(plan.batch_id, None) is None
+        run_stage(store, recorder, plan, stage, tmp_path)
+    recorder.on_report(build_report(store, plan.batch_id))
+    assert recorder.cost(plan.batch_id, None) is None
     ((level, text),) = complaints(caplog.records)
     assert (level, "connection refused" in text) == ("WARNING", True)
 
@@ -263,13 +255,13 @@ def test_catalog_that_is_back_is_entered_into_again(
             raise faults.pop()
         return catalog
 
-    books = Bookkeeper(store, reach, clock=lambda: now[0])
-    books.planned(plan)
+    recorder = CatalogRecorder(store, reach, clock=lambda: now[0])
+    recorder.on_plan(plan)
     now[0] = RETRY_S - 1
-    books.planned(plan)
+    recorder.on_plan(plan)
     assert catalog.batches.get(plan.batch_id) is None  # not asked again so soon
     now[0] = RETRY_S
-    books.planned(plan)
+    recorder.on_plan(plan)
     assert catalog.batches.get(plan.batch_id) is not None
     assert [level for level, _ in complaints(caplog.records)] == ["WARNING"]
 
@@ -285,9 +277,9 @@ def test_entry_that_is_not_accepted_is_an_error_each_time_and_the_next_is_entere
             raise faults.pop()
         return catalog
 
-    books = Bookkeeper(store, reach)
+    recorder = CatalogRecorder(store, reach)
     for _ in range(3):
-        books.planned(plan)
+        recorder.on_plan(plan)
     assert catalog.batches.get(plan.batch_id) is not None
     told = complaints(caplog.records)
     assert [level for level, _ in told] == ["ERROR", "ERROR"] and all(str(error) in text for _, text in told)
@@ -296,10 +288,10 @@ def test_entry_that_is_not_accepted_is_an_error_each_time_and_the_next_is_entere
 def test_result_that_the_catalog_refuses_does_not_hide_those_after_it(
     store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    books, this = Bookkeeper(store, lambda: catalog), job(plan, StageName.PREVIEW)
-    books.planned(plan)
-    books.started(this, ["f" * 64, GOOD.clip_id])  # the first is no clip of the batch
-    books.heard(this, ClipFinished("f" * 64, "made", None, 1.0))
-    books.heard(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
+    recorder, this = CatalogRecorder(store, lambda: catalog), job(plan, StageName.PREVIEW)
+    recorder.on_plan(plan)
+    recorder.on_stage_start(this, ["f" * 64, GOOD.clip_id])  # the first is no clip of the batch
+    recorder.on_event(this, ClipFinished("f" * 64, "made", None, 1.0))
+    recorder.on_event(this, event(StageResult(this.stage, GOOD, "made", 0.1, key=None)))
     assert [level for level, _ in complaints(caplog.records)] == ["ERROR", "ERROR"]
     assert catalog.runs.of_clip(plan.batch_id, GOOD.clip_id)[0].state is RunState.MADE

@@ -24,9 +24,8 @@ from demo_world.measure.wanted import Kind, Wanted, draw_reference
 from demo_world.reading import read_caption
 from demo_world.scenes import Scene
 from magi2.artifacts.local import LocalStore
-from magi2.config.settings import Settings
-from magi2.jobs.groups import run_in_groups
-from magi2.parallel.layout import ParallelLayout
+from magi2.deployment import Deployment
+from magi2.jobs.render import ClipRender
 from magi2.stages.progress import Silent
 from magi2.types import Clip, StageName
 from tests.meaning.meaning_demo import CHECKPOINT, CONFIGS, demo_profile, demo_settings
@@ -148,17 +147,9 @@ def test_clip_of_another_shard_and_layout_means_the_same(
     for name, value in environment(store).items():
         monkeypatch.setenv(name, value)
     clip, _ = rendered.jobs["image"]
-    profiles = work(store).profiles
-    found = run_in_groups(
-        [clip],
-        {clip.profile_digest: profiles[clip.profile_digest]},
-        lambda profile: (StageName.PREVIEW,),
-        lambda stage: ParallelLayout.parse("sp1.cfg2.ep2"),
-        store=LocalStore(store),
-        settings=Settings.from_environment(),
-        progress=Silent(),
-    )
-    assert [result.state for result in found[clip.clip_id]] == ["made"]
+    profiles = {clip.profile_digest: work(store).profiles[clip.profile_digest]}
+    spread = ClipRender([clip], profiles, Deployment.from_environment(), layout="sp1.cfg2.ep2", progress=Silent())
+    assert [result.state for result in spread.run_stage(StageName.PREVIEW)] == ["made"]
     (again,) = make_and_judge([rendered.jobs["image"]], work(store))
     assert again.is_right, again
 

@@ -16,8 +16,8 @@ from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
 from magi2_airflow.watch import find_low_disk, find_stalled
 
+import magi2.deployment
 from magi2.catalog import NewBatch, PlannedClip, Run, RunState
-from magi2.config.settings import Settings
 from magi2.types import Clip, StageName
 from tests.operators.operator_helpers import Deployment, Task
 
@@ -59,7 +59,7 @@ def webhook(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def send(notice: Notice) -> None:
-    tell(notice, Settings.from_environment())
+    tell(notice, magi2.deployment.Deployment.from_environment())
 
 
 def test_webhook_gets_each_notice_once_and_no_secret_is_logged(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from magi2.cli.console import TerminalProgress
-from magi2.cli.render_work import RenderWork
 from magi2.config.settings import Settings
+from magi2.deployment import Deployment
 from magi2.errors import InfrastructureError
+from magi2.jobs.render import ClipRender
 from magi2.runtime.lock import artifact_locks, work_lock
 from magi2.stages.context import StageContext
 from magi2.stages.enhance import EnhanceStage
@@ -82,8 +82,8 @@ def test_other_clips_are_not_waited_for(tiny_checkpoint: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_command_on_the_cpu_takes_these_locks(tiny_checkpoint: Path, tmp_path: Path) -> None:
     settings = Settings(ckpt_root=tiny_checkpoint, store=str(tmp_path), device="cpu")
-    work = RenderWork([CLIP], {PROFILE.digest(): PROFILE}, settings, None, TerminalProgress())
-    [(_, context)] = work._contexts()
+    work = ClipRender([CLIP], {PROFILE.digest(): PROFILE}, Deployment(settings), progress=Silent())
+    [context] = work.contexts().values()
     recipe = EnhanceStage(context).recipe(CLIP)
     with context.artifact_lock(recipe), pytest.raises(InfrastructureError):
         work_lock(str(tmp_path), recipe.stage, recipe.key, timeout_s=0).__enter__()

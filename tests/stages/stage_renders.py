@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magi2.config.profile import Profile
-from magi2.stages.render import Outcome, render
+from magi2.stages.render import Outcome
 from magi2.types import Clip
-from tests.render_helpers import Digests, digests, make_clip, make_context, small_profile
+from tests.render_helpers import Digests, digests, make_clip, make_context, render, small_profile
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.media.probe import MediaProbe, probe
 from magi2.recipes.book import delivered_frames, frame_rate, stage_names
 from magi2.stages.mux import CLIP
-from magi2.stages.render import Outcome, export, render, run_stage
+from magi2.stages.render import Outcome, export, run_stage
 from tests.render_helpers import (
     SMALL,
     digests,
@@ -23,6 +23,7 @@ from tests.render_helpers import (
     make_context,
     payload_file,
     remove_stages,
+    render,
     small_profile,
     states,
     stored_files,

@@ -19,7 +19,7 @@ from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import MuxStage
-from magi2.stages.render import Outcome, render, run_stage
+from magi2.stages.render import Outcome, run_stage
 from magi2.types import Clip, StageName
 from tests.render_helpers import (
     digests,
@@ -28,6 +28,7 @@ from tests.render_helpers import (
     make_context,
     payload_file,
     remove_stages,
+    render,
     small_profile,
     states,
     stored_files,

@@ -1,0 +1,127 @@
+"""One stage of one shard: whether it may start, what is stored already, the rest made, and all of it written down.
+
+Airflow's tasks and the command line differ in how the rest is made (`Compute`), and in who listens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from magi2.artifacts.store import ArtifactStore
+from magi2.batches.due import due_clips
+from magi2.batches.failures import save_failure
+from magi2.batches.plan import Shard, load_shard
+from magi2.batches.results import write_results
+from magi2.catalog.gate import check_may_start
+from magi2.deployment import Deployment
+from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
+from magi2.jobs.recorder import CatalogRecorder
+from magi2.recipes.lookup import reusable_results
+from magi2.recipes.result import StageResult
+from magi2.runtime.events import ClipFinished, Event, StageStarted
+from magi2.runtime.job import StageJob
+from magi2.types import Clip
+
+logger = logging.getLogger(__name__)
+
+OnEvent: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """A job, its shard, and those of the shard's clips that the stage has to do."""
+
+    job: StageJob
+    shard: Shard
+    clips: tuple[Clip, ...]
+
+    @classmethod
+    def planned(cls, job: StageJob, store: ArtifactStore) -> StageWork:
+        """What was planned, less what failed in earlier stages. Raises: InputError when there is no such shard."""
+        shard = load_shard(store, job.batch_id, job.shard, scratch=None)
+        return cls(job, shard, due_clips(store, job.batch_id, shard, job.stage))
+
+    @property
+    def clip_ids(self) -> list[str]:
+        """Ids of the clips, in order."""
+        return [clip.clip_id for clip in self.clips]
+
+
+Compute: TypeAlias = Callable[[StageWork, OnEvent], Sequence[StageResult]]
+"""Makes what a stage has to make, tells of it, and writes the stage's results to the store."""
+
+
+def run_stage_job(
+    work: StageWork,
+    deployment: Deployment,
+    compute: Compute,
+    *,
+    recorder: CatalogRecorder | None = None,
+    on_event: OnEvent = lambda event: None,
+) -> Sequence[StageResult]:
+    """One result per clip; a clip that failed is in them and raises nothing.
+
+    `recorder` enters the course in the catalog, which is also asked whether the stage may start; None for a batch that
+    the catalog does not know. `on_event` hears of progress.
+    Raises: PausedError when the work has to wait; BatchCancelledError or BudgetSpentError when it will not be done, its
+    clips then being set aside; what `compute` raises when there are no results, which the report will name.
+    """
+    try:
+        return _results(work, deployment, compute, recorder, on_event)
+    except PausedError as error:
+        if recorder:
+            recorder.on_stage_end(work.job, error)
+        raise
+    except Magi2Error as error:
+        _write_down(work, error, deployment.store, recorder)
+        raise
+
+
+def _results(
+    work: StageWork, deployment: Deployment, compute: Compute, recorder: CatalogRecorder | None, on_event: OnEvent
+) -> Sequence[StageResult]:
+    job = work.job
+
+    def tell(event: Event) -> None:
+        if recorder:
+            recorder.on_event(job, event)
+        on_event(event)
+
+    if recorder:
+        if work.clips:
+            check_may_start(deployment.settings, deployment.store, job.batch_id, job.shard, job.stage)
+        recorder.on_stage_start(job, work.clip_ids)
+    if not work.clips:
+        return []
+    stored = _stored(work, deployment)
+    if stored is None:
+        return compute(work, tell)
+    write_results(deployment.store, job, stored)
+    tell(StageStarted(job.stage.value, len(stored)))
+    for result in stored:
+        tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))
+    return stored
+
+
+def _stored(work: StageWork, deployment: Deployment) -> list[StageResult] | None:
+    """Results when the store has all that the stage would make: no process, no model and no accelerator is needed."""
+    if work.job.force:
+        return None
+    book = deployment.recipe_book(work.shard.profile)
+    return reusable_results(deployment.store, book, work.job.stage, work.clips)
+
+
+def _write_down(work: StageWork, error: Magi2Error, store: ArtifactStore, recorder: CatalogRecorder | None) -> None:
+    """Tell the catalog and the report why there are no results."""
+    job = work.job
+    if recorder:
+        recorder.on_stage_end(job, error)
+    try:
+        save_failure(store, job.batch_id, job.shard, job.stage, error)
+    except Magi2Error as second:
+        logger.warning("the report will not name the reason: %s", second)
+    if recorder and isinstance(error, BatchCancelledError | BudgetSpentError):
+        recorder.on_set_aside(job, work.clip_ids, error)
