@@ -39,7 +39,7 @@ LIVE = f"{0:016x}"
 FINISHED = [f"{number:016x}" for number in range(1, 10)]
 ARTIFACTS = 100
 SEEDS_A_PROMPT = 5
-STAGES = [stage for stage in StageName if stage is not StageName.NEGATIVE]
+STAGES = list(StageName)
 POSTER = b"\xff\xd8\xff" + bytes(20_000)
 
 

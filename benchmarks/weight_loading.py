@@ -17,7 +17,6 @@ from pathlib import Path
 from magi2.checkpoints.tiny import make_tiny
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.recipes.book import stage_names
 from magi2.stages.prepare import prepare
 from magi2.stages.progress import Silent
 from magi2.stages.render import run_stage
@@ -52,7 +51,7 @@ def main() -> None:
         make_tiny(folder / "checkpoint", profile.architectures, seed=1)
         settings = Settings(ckpt_root=folder / "checkpoint", store=str(folder / "store"))
         context = prepare(profile, settings, clips, progress=loads)
-        for stage in stage_names(profile):
+        for stage in profile.stages:
             started = time.monotonic()
             results = run_stage(context, stage, clips)
             if failed := [result for result in results if result.error]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from magi2.errors import InputError
 
@@ -15,15 +17,45 @@ MAX_SEED = 2**53 - 1  # the largest integer that JSON readers keep exact
 
 
 class StageName(StrEnum):
-    """The stages a clip passes, in order; `NEGATIVE` is the negative prompt's embedding, shared by many clips."""
+    """The stages a clip passes, in order."""
 
     ENHANCE = "enhance"
-    NEGATIVE = "negative"
     ENCODE = "encode"
     PREVIEW = "preview"
     REFINE = "refine"
     DECODE = "decode"
     MUX = "mux"
+
+    @property
+    def position(self) -> int:
+        """How many stages come before this one."""
+        return list(StageName).index(self)
+
+    @property
+    def before(self) -> tuple[StageName, ...]:
+        """The stages that come before this one, in order."""
+        return tuple(StageName)[: self.position]
+
+    @property
+    def onward(self) -> tuple[StageName, ...]:
+        """This stage and those that come after it, in order."""
+        return tuple(StageName)[self.position :]
+
+
+ACCELERATOR_STAGES = (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE)
+"""Those that compute on accelerators, in order."""
+
+NEGATIVE = "negative"
+"""The store's folder of negative prompts' embeddings: no stage, and no clip's own; encode makes one for many clips."""
+
+ARTIFACT_FOLDERS: tuple[str, ...] = (StageName.ENHANCE, NEGATIVE, *StageName.ENCODE.onward)
+"""Every folder of artifacts that a store has, in the order in which a clip's are made."""
+
+
+def profile_stages(profile: Mapping[str, Any]) -> tuple[StageName, ...]:
+    """The stages that every clip of a profile passes, in order. `profile` is resolved, as documents hold it."""
+    has_refiner = profile.get("refiner") is not None
+    return tuple(stage for stage in StageName if has_refiner or stage is not StageName.REFINE)
 
 
 @dataclass(frozen=True)

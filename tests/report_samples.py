@@ -17,7 +17,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
 from magi2.prompts.caption import Caption
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.result import StageResult
 from magi2.runtime.job import StageJob
@@ -55,7 +55,7 @@ def run_stages(store: ArtifactStore, plan: BatchPlan, failures: dict[str, tuple[
     """Result documents as the worker writes them; a clip that fails has no results afterwards."""
     for shard in plan.shards:
         alive = list(shard.clips)
-        for stage in stage_names(shard.profile):
+        for stage in shard.profile.stages:
             job = StageJob(plan.batch_id, shard.number, stage, store.url)
             results = [result_of(each, stage, failures) for each in alive]
             write_results(store, job, results)

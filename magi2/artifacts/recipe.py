@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from magi2.errors import InputError
+from magi2.types import MAX_SEED
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
-MAX_SEED = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 

@@ -9,10 +9,9 @@ from statistics import median
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
-from magi2.parallel.layout import ParallelLayout
-from magi2.types import StageName
+from magi2.parallel.layout import ONE_RANK, ParallelLayout
+from magi2.types import ACCELERATOR_STAGES, StageName
 
-ACCELERATED = (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE)
 SAMPLES = 50
 """Artifacts looked at per stage: enough for a median, few enough for a store of millions."""
 
@@ -29,7 +28,7 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
     """The plan's missing stages times the median of earlier artifacts of the same stage and profile."""
     total, unmeasured = 0.0, []
     profiles = {profile.name for profile in plan.profiles.values()}
-    for stage in ACCELERATED:
+    for stage in ACCELERATOR_STAGES:
         count = plan.missing.get(stage.value, 0)
         if not count:
             continue
@@ -43,7 +42,7 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
 
 def _accelerator_seconds(manifest: Manifest) -> float:
     """What making the artifact took, all ranks together."""
-    layout = str(manifest.report.get("layout", ParallelLayout()))
+    layout = str(manifest.report.get("layout", ONE_RANK))
     return manifest.timings["make_s"] * ParallelLayout.parse(layout).num_ranks
 
 

@@ -14,7 +14,7 @@ from magi2.config.load import override_profile
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
 from magi2.errors import InputError
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
 
 FAILED = "failed"
@@ -54,8 +54,7 @@ def rerun_conf(
     Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
     is missing. With overrides the stages that they change are made.
     """
-    stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
-    forced = [] if overrides or from_stage is None else stages[stages.index(from_stage) :]
+    forced = [] if overrides or from_stage is None else [stage.value for stage in from_stage.onward]
     return {
         "rerun_of": batch_id,
         "only": list(only),
@@ -95,7 +94,7 @@ def first_changed_stage(before: RecipeBook, after: RecipeBook) -> StageName | No
     """The first stage whose recipe two profiles do not share, or None when they make the same clips."""
     clip = Clip("any prompt", 0, before.profile.name, before.profile.digest())
     old, new = ({StageName.ENHANCE: book.enhance(clip), **book.chain(clip, clip.prompt)} for book in (before, after))
-    return next((stage for stage in stage_names(after.profile) if old.get(stage) != new.get(stage)), None)
+    return next((stage for stage in after.profile.stages if old.get(stage) != new.get(stage)), None)
 
 
 def check_first_stage(
@@ -105,10 +104,9 @@ def check_first_stage(
     book_of: Callable[[Profile], RecipeBook],
 ) -> None:
     """Raises InputError when a change reaches back before `from_stage`, so that nothing is made again unawares."""
-    order = list(StageName)
     for profile in profiles:
         first = first_changed_stage(book_of(profile), book_of(override_profile(profile, overrides)))
-        if first is not None and order.index(first) < order.index(from_stage):
+        if first in from_stage.before:
             raise InputError(
                 f"profile {profile.name}: {', '.join(overrides)} changes the {first.value} stage already",
                 hint=f"use --from {first.value}, or change something else",

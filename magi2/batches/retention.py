@@ -17,9 +17,9 @@ from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
-from magi2.types import StageName
+from magi2.types import NEGATIVE, StageName
 
-NEVER = (StageName.ENHANCE, StageName.NEGATIVE)
+NEVER = (StageName.ENHANCE, NEGATIVE)
 """Captions cannot be made again; the negative embedding is one small file for many clips."""
 
 
@@ -33,9 +33,9 @@ class RetentionPolicy:
     def __post_init__(self) -> None:
         for stage, days in self.keep_days.items():
             if stage in NEVER:
-                raise InputError(f"retention names {stage.value}, which is never removed")
+                raise InputError(f"retention names {stage}, which is never removed")
             if days < 0:
-                raise InputError(f"retention of {stage.value} is {days} days, must be 0 or more")
+                raise InputError(f"retention of {stage} is {days} days, must be 0 or more")
 
 
 @dataclass(frozen=True)

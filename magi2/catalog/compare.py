@@ -13,7 +13,7 @@ from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.statements import chunks
 from magi2.errors import CorruptedArtifactError
-from magi2.types import StageName
+from magi2.types import ARTIFACT_FOLDERS
 
 _THREADS = 8  # manifests asked for at once: a remote store answers each after milliseconds
 _CHUNK = 256
@@ -63,8 +63,8 @@ def pairs(store: ArtifactStore, artifacts: Artifacts) -> Iterator[Pair]:
 
     Stages that only the catalog knows come first, so that a key which is also elsewhere is not lost by removing it.
     """
-    unknown = sorted(artifacts.totals().keys() - set(StageName))
-    for stage in (*unknown, *StageName):
+    unknown = sorted(artifacts.totals().keys() - set(ARTIFACT_FOLDERS))
+    for stage in (*unknown, *ARTIFACT_FOLDERS):
         with ThreadPoolExecutor(_THREADS) as pool:
             for chunk in chunks(_merged(store.keys(stage), artifacts.records(stage)), _CHUNK):
                 yield from pool.map(lambda item, stage=stage: _pair(store, stage, *item), chunk)

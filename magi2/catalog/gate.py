@@ -143,8 +143,8 @@ def _has_reached(connection: Connection, batch_id: str, shard: int, stage: Stage
 
 
 def _ahead(connection: Connection, batch: BatchRecord, stage: StageName) -> str | None:
-    later = list(StageName)[list(StageName).index(stage) :]
-    begun = exists().where(_same_clip(), or_(StageRunRow.stage.in_(later), StageRunRow.state == RunState.RUNNING))
+    reached = StageRunRow.stage.in_(stage.onward)
+    begun = exists().where(_same_clip(), or_(reached, StageRunRow.state == RunState.RUNNING))
     waits = exists().where(
         BatchClipRow.batch_id == BatchRow.batch_id,
         BatchClipRow.state.in_(UNFINISHED_CLIP),

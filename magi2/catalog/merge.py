@@ -82,17 +82,16 @@ def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
 
 def _at_work(connection: Connection, stored: StoredBatch) -> set[str]:
     """Clips with a run that has not ended, unless the documents tell of a later one."""
-    order = list(StageName)
     last: dict[str, tuple[int, int]] = {}
     for run in stored.runs:
-        last[run.clip_id] = max((order.index(run.stage), run.attempt), last.get(run.clip_id, (-1, 0)))
+        last[run.clip_id] = max((run.stage.position, run.attempt), last.get(run.clip_id, (-1, 0)))
     running = select(StageRunRow.clip_id, StageRunRow.stage, StageRunRow.attempt).where(
         StageRunRow.batch_id == stored.batch.batch_id, StageRunRow.state == RunState.RUNNING
     )
     return {
         clip_id
         for clip_id, stage, attempt in connection.execute(running)
-        if (order.index(StageName(stage)), attempt) > last.get(clip_id, (-1, 0))
+        if (StageName(stage).position, attempt) > last.get(clip_id, (-1, 0))
     }
 
 

@@ -11,14 +11,12 @@ from typing import Any
 from sqlalchemy import Connection, Select, func, select
 
 from magi2.catalog.engine import Database
-from magi2.catalog.progress import profile_stages
 from magi2.catalog.records import ClipState, RunState
+from magi2.catalog.runs import SUCCEEDED
 from magi2.catalog.statements import was_retried
 from magi2.catalog.states import UNFINISHED_CLIP
 from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow, ProfileRow, RefusedRow, StageRunRow
-from magi2.types import StageName
-
-SUCCEEDED = (RunState.MADE, RunState.REUSED)
+from magi2.types import StageName, profile_stages
 
 
 @dataclass(frozen=True, kw_only=True)

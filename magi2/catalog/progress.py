@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, select
@@ -11,13 +11,7 @@ from sqlalchemy import Connection, Select, and_, func, select
 from magi2.catalog.records import ClipState, StageProgress
 from magi2.catalog.states import UNFINISHED_CLIP
 from magi2.catalog.tables import BatchClipRow, ClipRow, ProfileRow, StageRunRow
-from magi2.types import StageName
-
-
-def profile_stages(content: Mapping[str, Any]) -> list[StageName]:
-    """The stages that every clip of a resolved profile passes, in order."""
-    left_out = {StageName.NEGATIVE} | (set() if content.get("refiner") is not None else {StageName.REFINE})
-    return [stage for stage in StageName if stage not in left_out]
+from magi2.types import StageName, profile_stages
 
 
 def clip_counts(connection: Connection, batch_ids: Sequence[str]) -> dict[str, dict[ClipState, int]]:

@@ -118,8 +118,7 @@ class Runs:
         """All runs of a clip in a batch, by stage and attempt."""
         query = select(StageRunRow.__table__).where(StageRunRow.batch_id == batch_id, StageRunRow.clip_id == clip_id)
         runs = self._database.read(lambda connection: [_run(row) for row in connection.execute(query)])
-        order = list(StageName)
-        return sorted(runs, key=lambda run: (order.index(run.stage), run.attempt))
+        return sorted(runs, key=lambda run: (run.stage.position, run.attempt))
 
 
 def _run_row(batch_id: str, run: Run) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, and_, func, literal_column, select
 
 from magi2.catalog.engine import Database
-from magi2.catalog.progress import profile_stages
 from magi2.catalog.records import ClipState, RunState, now
 from magi2.catalog.runs import SUCCEEDED
 from magi2.catalog.statements import upsert
 from magi2.catalog.tables import BatchClipRow, ClipRow, ProfileRow, ShardPositionRow, StageRunRow, WeightLoadRow
-from magi2.types import StageName
+from magi2.types import StageName, profile_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ def _tallies(connection: Connection, batch_id: str) -> list[ShardTally]:
         profiles[shard] = name, digest
     digests = {digest for _, digest in profiles.values()}
     contents = select(ProfileRow.digest, ProfileRow.content).where(ProfileRow.digest.in_(digests))
-    stages = {digest: tuple(profile_stages(content)) for digest, content in connection.execute(contents)}
+    stages = {digest: profile_stages(content) for digest, content in connection.execute(contents)}
     passed, running, used = _by_stage(connection, shard_of, ours)
     return [
         ShardTally(

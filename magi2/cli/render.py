@@ -85,7 +85,7 @@ def stage_command(
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
 
     for resolved in profiles.values():
-        names = [stage.value for stage in stage_names(resolved)]
+        names = [stage.value for stage in resolved.stages]
         if name not in names:
             raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
     from magi2.deployment import Deployment

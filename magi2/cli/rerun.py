@@ -35,7 +35,7 @@ def rerun_command(
     from magi2.batches.rerun import FAILED, rerun_conf
     from magi2.deployment import Deployment
 
-    stages = [stage.value for stage in StageName if stage is not StageName.NEGATIVE]
+    stages = [stage.value for stage in StageName]
     if from_stage not in stages:
         raise InputError(f"unknown stage {from_stage!r}", hint=nearest(from_stage, stages))
     deployment = Deployment.from_environment()

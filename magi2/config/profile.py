@@ -16,6 +16,7 @@ from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
 from magi2.sampling.guidance_config import GuidanceConfig
+from magi2.types import StageName, profile_stages
 
 DURATION_S = 10
 LATENT_STRIDE = 16
@@ -117,6 +118,11 @@ class Profile(Section):
                 f"delivery {size[0]}x{size[1]} cannot be cropped from {decoded.width}x{decoded.height}; use fit: scale"
             )
         return self
+
+    @property
+    def stages(self) -> tuple[StageName, ...]:
+        """The stages that every clip of this profile passes, in order."""
+        return profile_stages(dict(self))
 
     def digest(self) -> str:
         """SHA-256 of the resolved settings; name and description do not count."""

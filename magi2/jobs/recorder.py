@@ -28,7 +28,7 @@ from magi2.jobs.step_rate import Pace, Position
 from magi2.report import Report, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
-from magi2.types import StageName
+from magi2.types import NEGATIVE, StageName, profile_stages
 
 logger = logging.getLogger(__name__)
 
@@ -205,8 +205,8 @@ def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifes
     manifest = store.find(stage, key)
     if manifest is None:
         return []
-    negative = manifest.recipe.inputs.get(StageName.NEGATIVE)
-    shared = store.find(StageName.NEGATIVE, negative) if negative else None
+    negative = manifest.recipe.inputs.get(NEGATIVE)
+    shared = store.find(NEGATIVE, negative) if negative else None
     return [manifest, shared] if shared else [manifest]
 
 

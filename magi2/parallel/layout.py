@@ -57,6 +57,9 @@ class ParallelLayout:
         return f"sp{self.cp}.cfg{self.cfg}.ep{self.ep}"
 
 
+ONE_RANK = ParallelLayout()
+
+
 @dataclass(frozen=True)
 class ModelHeads:
     """What of a model has to divide: attention heads, key/value heads, MoE heads and the experts of one MoE head."""

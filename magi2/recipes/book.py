@@ -12,34 +12,24 @@ from functools import cached_property, lru_cache
 
 from magi2.artifacts.recipe import JSON, Recipe, sha256_text
 from magi2.config.profile import Profile
-from magi2.models.preview.lengths import video_latent_count
+from magi2.models.preview.lengths import PREVIEW_FPS, video_latent_count
 from magi2.prompts.compact import compact_prompt
 from magi2.prompts.decode import Task
 from magi2.prompts.figures import Figure, add_figure_hint
 from magi2.prompts.instructions import template_digest
 from magi2.prompts.offline import STRUCTURER_VERSION
 from magi2.prompts.words import words_digest
-from magi2.types import Clip, StageName
+from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, Clip, StageName
 
-NUMERICS_VERSION: Mapping[StageName, int] = dict.fromkeys(StageName, 1) | {StageName.PREVIEW: 2}
-"""Raised for a stage whenever a change of code changes the values that it makes."""
+NUMERICS_VERSION: Mapping[str, int] = dict.fromkeys(ARTIFACT_FOLDERS, 1) | {StageName.PREVIEW: 2}
+"""Raised for a folder of artifacts whenever a change of code changes the values of those made for it."""
 
-PREVIEW_FPS = Fraction(25, 2)
 REFINED_FPS = Fraction(25)
-
-
-def stage_names(profile: Profile) -> tuple[StageName, ...]:
-    """The stages that every clip of a profile passes, in order."""
-    return tuple(
-        stage
-        for stage in StageName
-        if stage is not StageName.NEGATIVE and (stage is not StageName.REFINE or profile.refiner is not None)
-    )
 
 
 def frame_rate(profile: Profile) -> Fraction:
     """Native frames per second: 12.5 without the refiner, 25 with it (spec of the published pipeline)."""
-    return PREVIEW_FPS if profile.refiner is None else REFINED_FPS
+    return Fraction(PREVIEW_FPS) if profile.refiner is None else REFINED_FPS
 
 
 def delivered_frames(profile: Profile) -> int:
@@ -107,7 +97,7 @@ class RecipeBook:
         if self.negative_prompt is None:
             return None
         external = {"text": sha256_text(compact_prompt(self.negative_prompt))}
-        return self._recipe(StageName.NEGATIVE, self._text, checkpoints=("text_encoder",), external=external)
+        return self._recipe(NEGATIVE, self._text, checkpoints=("text_encoder",), external=external)
 
     def chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
         """The recipes of every stage after enhance, in order, for a clip whose enhanced prompt is `caption`."""
@@ -115,7 +105,7 @@ class RecipeBook:
 
     def _make_chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
         encode = self._encode(clip, caption)
-        texts = {"encode": encode.key} | ({"negative": self.negative.key} if self.negative else {})
+        texts = {"encode": encode.key} | ({NEGATIVE: self.negative.key} if self.negative else {})
         preview = self._recipe(StageName.PREVIEW, self._preview, checkpoints=("preview",), seed=clip.seed, inputs=texts)
         chain = {StageName.ENCODE: encode, StageName.PREVIEW: preview}
         video = preview
@@ -183,7 +173,7 @@ class RecipeBook:
 
     def _recipe(
         self,
-        stage: StageName,
+        folder: str,
         config: Mapping[str, JSON],
         *,
         checkpoints: Sequence[str] = (),
@@ -192,8 +182,8 @@ class RecipeBook:
         inputs: Mapping[str, str] | None = None,
     ) -> Recipe:
         return Recipe(
-            stage=stage.value,
-            version=NUMERICS_VERSION[stage],
+            stage=folder,
+            version=NUMERICS_VERSION[folder],
             config=config,
             checkpoints={name: self.fingerprints[name] for name in checkpoints},
             seed=seed,

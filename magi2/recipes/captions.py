@@ -43,7 +43,7 @@ def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | Non
     return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
 
 
-def fetch_or_remove(store: ArtifactStore, stage: StageName, key: str, name: str) -> Path:
+def fetch_or_remove(store: ArtifactStore, stage: str, key: str, name: str) -> Path:
     """A verified local copy of a payload.
 
     A damaged artifact is removed before CorruptedArtifactError goes on, so that the next run makes it anew instead of
@@ -52,6 +52,6 @@ def fetch_or_remove(store: ArtifactStore, stage: StageName, key: str, name: str)
     try:
         return store.fetch(stage, key, name)
     except CorruptedArtifactError:
-        logger.error("artifact %s/%s is damaged and is removed", stage.value, key)
+        logger.error("artifact %s/%s is damaged and is removed", stage, key)
         store.remove(stage, key)
         raise

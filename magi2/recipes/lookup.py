@@ -14,7 +14,7 @@ from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook, stage_names
 from magi2.recipes.captions import CAPTION, caption_flags, caption_key
 from magi2.recipes.result import StageResult
-from magi2.types import Clip, StageName
+from magi2.types import NEGATIVE, Clip, StageName
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from magi2.batches.failures import save_failure
 from magi2.errors import reason_of
-from magi2.report.build import build_report, profile_stages, save_report
+from magi2.report.build import build_report, save_report
 from magi2.report.markdown import to_markdown
 from magi2.report.records import Report, ReportedClip, StageCount
 
@@ -11,7 +11,6 @@ __all__ = [
     "ReportedClip",
     "StageCount",
     "build_report",
-    "profile_stages",
     "reason_of",
     "save_failure",
     "save_report",

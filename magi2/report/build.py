@@ -20,7 +20,7 @@ from magi2.catalog.cost import BatchCost
 from magi2.errors import MAX_PROMPT, MAX_REASON, BatchCancelledError, BudgetSpentError, CorruptedArtifactError, cut
 from magi2.report.markdown import to_markdown
 from magi2.report.records import LISTS, Report, ReportedClip, StageCount, StageOutcome
-from magi2.types import StageName
+from magi2.types import StageName, profile_stages
 
 
 def build_report(
@@ -66,12 +66,6 @@ def save_report(report: Report, store: ArtifactStore) -> str:
     content = json.dumps(report.to_json(), ensure_ascii=False, sort_keys=True, indent=1)
     store.put_document(f"{folder}/report.json", content.encode())
     return f"{folder}/report.json"
-
-
-def profile_stages(profile: Mapping[str, Any]) -> list[StageName]:
-    """The stages of a resolved profile as documents hold it, in order."""
-    left_out = {StageName.NEGATIVE} | (set() if profile.get("refiner") is not None else {StageName.REFINE})
-    return [stage for stage in StageName if stage not in left_out]
 
 
 class _ShardResults:

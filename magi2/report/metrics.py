@@ -26,7 +26,6 @@ from magi2.types import StageName
 
 RECENT = timedelta(hours=24)
 """What the ratios look back at."""
-STAGES = tuple(stage for stage in StageName if stage is not StageName.NEGATIVE)
 ENDED = (RunState.MADE, RunState.REUSED, RunState.FAILED, RunState.CANCELLED)
 OTHER = "other"
 
@@ -69,7 +68,7 @@ def _runs(totals: Totals) -> Iterator[Metric]:
     )
     used = CounterMetricFamily("magi2_accelerator_seconds", "Seconds of all accelerators.", labels=("stage",))
     loads = CounterMetricFamily("magi2_weight_load_seconds", "Seconds of loading weights.", labels=("stage",))
-    for stage in STAGES:
+    for stage in StageName:
         ended = {state: totals.runs.get((stage, state)) for state in ENDED}
         for state, total in ended.items():
             runs.add_metric([stage, state], total.count if total else 0)

@@ -10,10 +10,9 @@ from magi2.report.plain import plain
 from magi2.report.shared import SharedClip, SharedReport
 from magi2.types import StageName
 
-STAGES = tuple(stage.value for stage in StageName if stage is not StageName.NEGATIVE)
 COLUMNS: Sequence[str] = (
     *("clip_id", "names", "state", "profile", "seed", "tags", "flags", "failed_stage", "error_code", "reason"),
-    *(f"{stage}_seconds" for stage in STAGES),
+    *(f"{stage}_seconds" for stage in StageName),
     *("seconds", "accelerator_seconds", "cost", "video", "poster", "missing", "prompt"),
 )
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
@@ -33,7 +32,7 @@ def _values(clip: SharedClip, is_cost_known: bool) -> list[object]:
     reported, stages = clip.reported, clip.reported.stages
     texts = (", ".join(reported.names), clip.state, reported.profile, reported.seed, ", ".join(clip.tags))
     outcome = (", ".join(reported.flags), reported.stage, reported.error_code, reported.reason)
-    seconds = (stages[stage].seconds if stage in stages else None for stage in STAGES)
+    seconds = (stages[stage].seconds if stage in stages else None for stage in StageName)
     files = (clip.video, clip.poster, clip.missing)
     accelerator_seconds = reported.accelerator_seconds if is_cost_known else None
     return [

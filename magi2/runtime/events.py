@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from magi2.errors import ContractError
+from magi2.errors import MAX_QUOTE, ContractError
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
-MAX_QUOTE = 200
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

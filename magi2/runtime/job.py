@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from magi2.errors import InputError
-from magi2.parallel.layout import ParallelLayout
-from magi2.types import StageName
+from magi2.parallel.layout import ONE_RANK, ParallelLayout
+from magi2.types import ACCELERATOR_STAGES, StageName
 
 Devices: TypeAlias = tuple[int, ...] | Literal["all"]
 
 JOB_FILE = "job.json"
-ONE_RANK = ParallelLayout()
-ACCELERATOR_STAGES = frozenset({StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE})
 _BATCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]{0,127}")
 
 
@@ -58,8 +56,8 @@ class StageJob:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise InputError(f"{name} is {value!r:.80}, must be an integer from {least}")
-        if self.stage is StageName.NEGATIVE or self.stage not in set(StageName):
-            raise InputError(f"{self.stage!r:.80} is not a stage that runs by itself")
+        if self.stage not in set(StageName):
+            raise InputError(f"stage is {self.stage!r:.80}, must be one of {', '.join(StageName)}")
 
     @property
     def ranks(self) -> int:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from magi2.errors import cut
+from magi2.errors import MAX_QUOTE, cut
 from magi2.files import disk_errors
-from magi2.runtime.events import MAX_QUOTE
 from magi2.runtime.run_folder import run_folder
 
 MAX_EXCERPT = 4096

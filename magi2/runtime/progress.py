@@ -31,8 +31,7 @@ from magi2.runtime.events import (
     Waiting,
     to_line,
 )
-from magi2.runtime.job import ACCELERATOR_STAGES
-from magi2.types import Clip, StageName
+from magi2.types import ACCELERATOR_STAGES, Clip, StageName
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from magi2.recipes.captions import CAPTION, caption_key, fetch_or_remove
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.team import Team
-from magi2.types import Clip, StageName
+from magi2.types import NEGATIVE, Clip, StageName
 
 TENSORS = "tensors.safetensors"
 
@@ -73,7 +73,7 @@ class StageContext:
             raise ContractError(f"profile {self.book.profile.name} has no stage {stage.value}")
         return chain[stage]
 
-    def payload(self, stage: StageName, key: str, name: str) -> Path:
+    def payload(self, stage: str, key: str, name: str) -> Path:
         """A verified local copy of a payload, see `fetch_or_remove`."""
         return fetch_or_remove(self.store, stage, key, name)
 
@@ -82,12 +82,11 @@ class StageContext:
 
         Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
         """
-        stage = StageName(recipe.stage)
-        manifest = self.store.find(stage, recipe.key)
+        manifest = self.store.find(recipe.stage, recipe.key)
         if manifest is None:
-            raise missing_input(stage, clip)
+            raise missing_input(recipe.stage, clip)
         specs = manifest.payloads[TENSORS].tensors or {}
-        check_contract(specs, contract, f"{stage.value}/{recipe.key}")
+        check_contract(specs, contract, f"{recipe.stage}/{recipe.key}")
         return specs
 
     def tensors(self, recipe: Recipe, contract: Contract, clip: Clip) -> dict[str, Tensor]:
@@ -95,14 +94,11 @@ class StageContext:
 
         Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
         """
-        stage = StageName(recipe.stage)
         specs = self.specs(recipe, contract, clip)
-        return load_tensors(self.payload(stage, recipe.key, TENSORS), specs=specs)
+        return load_tensors(self.payload(recipe.stage, recipe.key, TENSORS), specs=specs)
 
 
-def missing_input(stage: StageName, clip: Clip) -> InputError:
-    """The error for a stage whose input artifact is not in the store."""
-    maker = StageName.ENCODE if stage is StageName.NEGATIVE else stage
-    return InputError(
-        f"clip {clip.short_id}: no {stage.value} artifact in the store", hint=f"run the {maker.value} stage first"
-    )
+def missing_input(folder: str, clip: Clip) -> InputError:
+    """The error for a stage whose input artifact is not in its folder of the store."""
+    maker = StageName.ENCODE if folder == NEGATIVE else folder
+    return InputError(f"clip {clip.short_id}: no {folder} artifact in the store", hint=f"run the {maker} stage first")

@@ -8,10 +8,9 @@ from importlib import metadata, util
 
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.parallel.layout import ModelHeads, ParallelLayout, check_heads
+from magi2.parallel.layout import ONE_RANK, ModelHeads, ParallelLayout, check_heads
 from magi2.types import StageName
 
-ONE_RANK = ParallelLayout()
 TEAM_STAGES = frozenset({StageName.PREVIEW, StageName.REFINE})
 """Those that use every accelerator unless told otherwise."""
 OPTIONAL_TEAM_STAGES = frozenset({StageName.DECODE})

@@ -50,7 +50,7 @@ RENDER_PARAMS = {
     "force": Param(
         [],
         type=["array", "null"],
-        examples=[stage.value for stage in StageName if stage is not StageName.NEGATIVE],
+        examples=[stage.value for stage in StageName],
         title="Force",
         description="Stages to compute again and compare with what is stored",
         section="More",

@@ -26,8 +26,8 @@ from magi2.deployment import Deployment
 from magi2.jobs.run import OnEvent, StageWork
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished
-from magi2.runtime.job import ACCELERATOR_STAGES, StageJob
-from magi2.types import StageName
+from magi2.runtime.job import StageJob
+from magi2.types import ACCELERATOR_STAGES, StageName
 
 DAGS = Path(__file__).parents[2] / "dags"
 ANN = Actor("1", "ann")

@@ -112,9 +112,9 @@ class Calm:
         """Make a store in which `stage` is the next one to do."""
         shutil.rmtree(store, ignore_errors=True)
         shutil.copytree(self.store / "artifacts", store / "artifacts")
-        done = (StageName.NEGATIVE, *STAGES[: STAGES.index(stage)])
+        done = (NEGATIVE, *stage.before)
         for folder in (store / "artifacts").iterdir():
-            if folder.name not in done or (folder.name == StageName.NEGATIVE and StageName.ENCODE not in done):
+            if folder.name not in done or (folder.name == NEGATIVE and StageName.ENCODE not in done):
                 shutil.rmtree(folder)
 
 
@@ -253,11 +253,11 @@ class Servers:
 def digests(store: ArtifactStore) -> Digests:
     """SHA-256 of every payload by artifact, read from what is stored."""
     found: Digests = {}
-    for stage in StageName:
-        for key in store.keys(stage):
-            manifest = store.find(stage, key)
+    for folder in ARTIFACT_FOLDERS:
+        for key in store.keys(folder):
+            manifest = store.find(folder, key)
             assert manifest is not None
-            found[f"{stage.value}/{key}"] = {name: payload.sha256 for name, payload in manifest.payloads.items()}
+            found[f"{folder}/{key}"] = {name: payload.sha256 for name, payload in manifest.payloads.items()}
     return found
 
 

@@ -37,7 +37,7 @@ from magi2.checkpoints.layout import COMPONENTS
 from magi2.config.profile import Profile
 from magi2.errors import ContractError, ImageError, InputError
 from magi2.prompts.caption import Caption
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
 from tests.render_helpers import flip_byte, make_clip, payload_file, small_profile, stored_files, truncate
 
@@ -115,7 +115,7 @@ def test_a_finished_clip_needs_nothing_that_led_to_it(store: LocalStore) -> None
 def test_without_a_caption_every_stage_counts_as_missing(store: LocalStore) -> None:
     clip = make_clip(PROFILE)
     pretend(store, clip, "encode", "preview", "decode", "mux")
-    assert plan(store, clip).missing == dict.fromkeys(stage_names(PROFILE), 1)
+    assert plan(store, clip).missing == dict.fromkeys(PROFILE.stages, 1)
 
 
 @pytest.mark.parametrize("damage", [flip_byte, truncate])

@@ -97,7 +97,7 @@ def test_a_rerun_changes_the_profile_and_nothing_else(store: LocalStore, plan: B
     ],
 )
 def test_a_change_may_not_reach_back_before_the_stage_asked_for(override: str, first: StageName) -> None:
-    order = [stage for stage in StageName if stage is not StageName.NEGATIVE]
+    order = list(StageName)
     for stage in order:
         if order.index(stage) <= order.index(first):
             check_first_stage([TINY], [override], stage, book)

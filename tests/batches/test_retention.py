@@ -13,7 +13,7 @@ from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.batches.retention import RetentionPolicy, collect_garbage, sweep_snapshots
 from magi2.errors import InputError
-from magi2.types import StageName
+from magi2.types import NEGATIVE, StageName
 
 CHAIN = (StageName.ENCODE, StageName.PREVIEW, StageName.DECODE, StageName.MUX)
 
@@ -94,7 +94,7 @@ def test_retention_can_be_limited_to_one_batch(store: LocalStore) -> None:
         collect_garbage(store, policy=RetentionPolicy(batch_id="b3"))
 
 
-@pytest.mark.parametrize("stage", [StageName.ENHANCE, StageName.NEGATIVE])
+@pytest.mark.parametrize("stage", [StageName.ENHANCE, NEGATIVE])
 def test_captions_never_go(stage: StageName) -> None:
     with pytest.raises(InputError, match="never removed"):
         RetentionPolicy(keep_days={stage: 1})

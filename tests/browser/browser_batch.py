@@ -81,7 +81,7 @@ def _render_shard(
 ) -> None:
     context = prepare(shard.profile, settings, shard.clips)
     clips = list(shard.clips)
-    for stage in stage_names(shard.profile):
+    for stage in shard.profile.stages:
         job = StageJob(plan.batch_id, shard.number, stage, settings.store)
         recorder.on_stage_start(job, [clip.clip_id for clip in clips])
         results = run_stage(context, stage, clips)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from magi2.artifacts import LocalStore, sha256_file
 from magi2.batches.batch_file import BadRow
 from magi2.batches.plan import BatchOptions, BatchPlan, Shard, save_plan
 from magi2.catalog import BatchState, Catalog, ClipState
 from magi2.catalog.documents import read_batch
-from magi2.catalog.progress import profile_stages
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
-from magi2.recipes.book import stage_names
 from magi2.types import Clip, FigureImage
 from tests.catalog.catalog_samples import publish
 
@@ -59,9 +55,3 @@ def test_planned_batch_is_entered_as_it_was_planned(catalog: Catalog, store: Loc
     assert (batch.state, batch.dag_id) == (BatchState.WAITING, "magi2_render_batch")
     assert catalog.batches.refused_rows(plan.batch_id) == {3: "the prompt is empty"}
     assert list(verify(store, catalog, digests=True)) == []
-
-
-@pytest.mark.parametrize("name", ["tiny", "1080p", "540p"])
-def test_stages_of_a_stored_profile_are_those_that_run(name: str) -> None:
-    profile = load_profile(name, Settings().configs)
-    assert tuple(profile_stages(profile.model_dump(mode="json"))) == tuple(stage_names(profile))

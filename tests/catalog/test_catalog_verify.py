@@ -13,6 +13,7 @@ from magi2.catalog import Catalog, PlannedClip
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
+from magi2.types import ARTIFACT_FOLDERS
 from tests.catalog.catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
 
 SHARED_STAGES = ("enhance", "preview", "mux")
@@ -76,8 +77,8 @@ def test_flipped_byte_is_found_when_digests_are_asked_for(
 
 
 def test_artifact_without_row_is_found(catalog: Catalog, store: LocalStore, manifests: list[Manifest]) -> None:
-    extra = publish(store, "decode", seed=9)
-    assert found(store, catalog) == [(ProblemKind.NOT_INDEXED, f"decode/{extra.key}")]
+    extra = [publish(store, folder, seed=9) for folder in ARTIFACT_FOLDERS]
+    assert found(store, catalog) == [(ProblemKind.NOT_INDEXED, f"{one.stage}/{one.key}") for one in extra]
     rebuild(store, catalog)
     assert found(store, catalog) == []
 

@@ -15,7 +15,7 @@ from magi2.config.load import load_negative_prompt, load_profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.prompts.enhance import enhance
-from magi2.recipes.book import RecipeBook, delivered_frames, encoder_text, prompt_figures, stage_names
+from magi2.recipes.book import RecipeBook, delivered_frames, encoder_text, prompt_figures
 from magi2.types import Clip, FigureImage, StageName
 
 CONFIGS = Settings().configs
@@ -69,7 +69,7 @@ def test_refining_a_clip_begins_with_its_finished_preview() -> None:
     ]
     preview, refined = (book.chain(clip, clip.prompt)[StageName.PREVIEW].key for book in books)
     assert preview == refined
-    assert (StageName.REFINE in stage_names(DEMO), StageName.REFINE in stage_names(REFINED)) == (False, True)
+    assert (StageName.REFINE in DEMO.stages, StageName.REFINE in REFINED.stages) == (False, True)
     assert (delivered_frames(DEMO), delivered_frames(REFINED)) == (125, 249)
 
 

@@ -148,11 +148,11 @@ TABLE = [
     Row(
         "magi2.config",
         "errors inputs media.delivery models.preview.config models.refiner.config models.video_vae.config "
-        "sampling.guidance_config",
+        "sampling.guidance_config types",
         "pydantic",
     ),
     Row("magi2.checkpoints.layout", "artifacts errors"),
-    Row("magi2.artifacts", "errors files", "magi2 minio safetensors torch urllib3"),
+    Row("magi2.artifacts", "errors files types", "magi2 minio safetensors torch urllib3"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),

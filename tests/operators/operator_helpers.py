@@ -19,7 +19,7 @@ from magi2.catalog.engine import catalog_url
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.load import recipe_book
 from magi2.recipes.result import StageResult
@@ -51,7 +51,7 @@ class Deployment:
         for number in range(load_batch(self.store, batch_id)["shards"]):
             shard = load_shard(self.store, batch_id, number, self.folder)
             book = recipe_book(shard.profile, settings, weights)
-            for stage in stage_names(shard.profile):
+            for stage in shard.profile.stages:
                 results = [StageResult(stage, clip, "made", 1.0, self._made(book, clip, stage)) for clip in shard.clips]
                 write_results(self.store, StageJob(batch_id, number, stage, self.store.url), results)
 

@@ -15,17 +15,17 @@ from pydantic import BaseModel
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
 from magi2.config.load import load_negative_prompt, load_profile
 from magi2.config.profile import Profile
-from magi2.recipes.book import RecipeBook, stage_names
-from magi2.types import Clip, FigureImage, StageName
+from magi2.recipes.book import RecipeBook
+from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, Clip, FigureImage, StageName
 from tests.render_helpers import CONFIGS, flip_byte
 
 FINGERPRINTS = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
 FROM_PROMPT = Clip("a heron", 7, "tiny", "0")
 FROM_IMAGE = replace(FROM_PROMPT, figures=(FigureImage(1, Path("a.png"), "a" * 64),))
 
-ENHANCE, NEGATIVE, ENCODE = StageName.ENHANCE, StageName.NEGATIVE, StageName.ENCODE
+ENHANCE, ENCODE = StageName.ENHANCE, StageName.ENCODE
 PREVIEW, REFINE, DECODE, MUX = StageName.PREVIEW, StageName.REFINE, StageName.DECODE, StageName.MUX
-ALL = set(StageName)
+ALL = set(ARTIFACT_FOLDERS)
 FROM_MUX = {MUX}
 FROM_DECODE = {DECODE, *FROM_MUX}
 FROM_REFINE = {REFINE, *FROM_DECODE}
@@ -33,7 +33,7 @@ FROM_PREVIEW = {PREVIEW, *FROM_REFINE}
 FROM_ENCODE = {ENCODE, *FROM_PREVIEW}
 FROM_TEXT = {NEGATIVE, *FROM_ENCODE}
 
-Keys = dict[StageName, str]
+Keys = dict[str, str]
 
 
 def make_book(profile: Profile, mode: str = "off", **changes: Any) -> RecipeBook:
@@ -53,7 +53,7 @@ def keys_of(book: RecipeBook, clip: Clip, caption: str | None = None) -> Keys:
     return {stage: recipe.key for stage, recipe in recipes.items()}
 
 
-def changed(before: Keys, after: Keys) -> set[StageName]:
+def changed(before: Keys, after: Keys) -> set[str]:
     return {stage for stage in ALL if before.get(stage) != after.get(stage)}
 
 
@@ -236,8 +236,8 @@ def test_profiles_that_differ_in_delivery_share_everything_before_it() -> None:
 
 def test_a_profile_without_refiner_has_no_such_stage_and_shares_the_preview() -> None:
     with_refiner, without = load_profile("tiny", CONFIGS), load_profile("tiny-preview", CONFIGS)
-    assert stage_names(with_refiner) == (ENHANCE, ENCODE, PREVIEW, REFINE, DECODE, MUX)
-    assert stage_names(without) == (ENHANCE, ENCODE, PREVIEW, DECODE, MUX)
+    assert with_refiner.stages == (ENHANCE, ENCODE, PREVIEW, REFINE, DECODE, MUX)
+    assert without.stages == (ENHANCE, ENCODE, PREVIEW, DECODE, MUX)
     keys = [keys_of(make_book(profile), FROM_PROMPT) for profile in (with_refiner, without)]
     assert changed(*keys) == FROM_REFINE
 

@@ -10,11 +10,10 @@ from magi2.artifacts.local import LocalStore
 from magi2.batches.batch_file import BadRow
 from magi2.batches.failures import save_failure
 from magi2.errors import ImageError, InfrastructureError, InputError
-from magi2.recipes.book import stage_names
 from magi2.recipes.captions import FALLBACK
-from magi2.report import build_report, profile_stages, save_report, to_markdown
+from magi2.report import build_report, save_report, to_markdown
 from magi2.types import StageName
-from tests.report_samples import NO_REFINER, TINY, clip, deliver, planned, run_stages
+from tests.report_samples import NO_REFINER, clip, deliver, planned, run_stages
 
 
 def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
@@ -145,8 +144,3 @@ def test_documents_are_written_for_people_and_scripts(store: LocalStore) -> None
     assert name == f"batches/{plan.batch_id}/report.json"
     assert b'"clips_done": 1' in (store.get_document(name) or b"")
     assert b"1 clips done" in (store.get_document(f"batches/{plan.batch_id}/report.md") or b"")
-
-
-def test_stages_of_a_document_are_those_of_the_profile() -> None:
-    for profile in (TINY, NO_REFINER):
-        assert tuple(profile_stages(profile.model_dump(mode="json"))) == stage_names(profile)

@@ -22,7 +22,7 @@ from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
 from magi2.types import Clip, StageName
 
-STAGES: list[StageName] = [stage for stage in StageName if stage is not StageName.NEGATIVE]
+STAGES: list[StageName] = list(StageName)
 CLIPS = [Clip(prompt=f"prompt {n}", seed=n, profile_name="stub", profile_digest="0") for n in range(3)]
 STEPS = 3
 PAYLOADS = ("latents.bin", "sound.bin")
@@ -31,8 +31,7 @@ WATCHED = ("artifacts/base.py", "artifacts/local.py", "artifacts/disk.py", "magi
 
 def recipe(stage: StageName, clip: Clip) -> Recipe:
     """Of a chain in which every stage reads the one before."""
-    before = STAGES[: STAGES.index(stage)]
-    inputs = {before[-1].value: recipe(before[-1], clip).key} if before else {}
+    inputs = {stage.before[-1].value: recipe(stage.before[-1], clip).key} if stage.before else {}
     return Recipe(stage.value, 1, seed=clip.seed, inputs=inputs)
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magi2.errors import ContractError, CorruptedArtifactError, InputError, Magi2Error, error_text
-from magi2.runtime import events
+from magi2.errors import MAX_QUOTE, ContractError, CorruptedArtifactError, InputError, Magi2Error, error_text
 from magi2.runtime.events import (
     ClipFinished,
     Event,
@@ -107,7 +106,7 @@ def test_no_field_of_any_event_is_meant_for_a_prompt() -> None:
 
 @pytest.mark.parametrize("error", [InputError("p" * 5000), Magi2Error("unforeseen: " + "p" * 5000)])
 def test_errors_that_may_quote_users_are_cut_to_200_characters(error: Magi2Error) -> None:
-    assert len(error_text(error)) == events.MAX_QUOTE == 200
+    assert len(error_text(error)) == MAX_QUOTE == 200
 
 
 def test_other_errors_keep_their_details() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts.local import LocalStore
-from magi2.recipes.book import stage_names
 from magi2.stages.base import DIFFERS
 from magi2.stages.render import STAGES, run_stage
 from magi2.types import StageName
@@ -35,13 +34,17 @@ def no_models(preview_render: Rendered, refined_render: Rendered, monkeypatch: p
         monkeypatch.setattr(stage, "load", lambda self: pytest.fail(f"{self.name} loaded its models"))
 
 
+def test_a_refined_clip_leaves_artifacts_in_every_folder(refined_render: Rendered) -> None:
+    assert {folder.name for folder in (refined_render.store / "artifacts").iterdir()} == set(ARTIFACT_FOLDERS)
+
+
 @pytest.mark.usefixtures("no_models")
 @pytest.mark.parametrize("rendered", ["preview_render", "refined_render"], indirect=True)
 def test_a_second_run_computes_nothing(rendered: Rendered, tiny_checkpoint: Path) -> None:
     before = stored_files(rendered.store)
     outcomes = render(make_context(tiny_checkpoint, rendered.store, rendered.profile, rendered.clips), rendered.clips)
     for outcome in outcomes:
-        assert states(outcome) == dict.fromkeys(stage_names(rendered.profile), "reused")
+        assert states(outcome) == dict.fromkeys(rendered.profile.stages, "reused")
     assert [digests(rendered.store, outcome) for outcome in outcomes] == rendered.digests
     assert stored_files(rendered.store) == before
 
@@ -52,7 +55,7 @@ def test_every_stage_alone_reuses_its_artifacts(
 ) -> None:
     caplog.set_level(logging.INFO)
     context = make_context(tiny_checkpoint, preview_render.store, preview_render.profile)
-    for stage in stage_names(preview_render.profile):
+    for stage in preview_render.profile.stages:
         results = run_stage(context, stage, preview_render.clips)
         assert [result.state for result in results] == ["reused", "reused"]
         assert f"{preview_render.clips[0].short_id} {stage.value}: reused" in caplog.text

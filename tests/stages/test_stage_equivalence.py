@@ -13,7 +13,7 @@ import pytest
 
 from magi2.artifacts.local import LocalStore
 from magi2.media.probe import MediaProbe, probe
-from magi2.recipes.book import delivered_frames, frame_rate, stage_names
+from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.mux import CLIP
 from magi2.stages.render import Outcome, export, run_stage
 from tests.render_helpers import (

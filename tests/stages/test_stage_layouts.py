@@ -10,9 +10,9 @@ import pytest
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
-from magi2.parallel.layout import ParallelLayout
+from magi2.parallel.layout import ONE_RANK, ParallelLayout
 from magi2.platform import ACCELERATORS
-from magi2.stages.layouts import ONE_RANK, check_layout, stage_layout
+from magi2.stages.layouts import check_layout, stage_layout
 from magi2.types import StageName
 
 SPREAD = ParallelLayout.parse("sp8.cfg1.ep4")
@@ -51,7 +51,8 @@ import sys
 from importlib import metadata, util
 metadata.version, util.find_spec = (lambda name: "2.13.0+cpu"), (lambda name: None)
 from magi2.config.settings import Settings
-from magi2.stages.layouts import ONE_RANK, stage_layout
+from magi2.parallel.layout import ONE_RANK
+from magi2.stages.layouts import stage_layout
 from magi2.types import StageName
 assert stage_layout(StageName.PREVIEW, None, Settings(store="store")) == ONE_RANK
 assert "torch" not in sys.modules

@@ -10,11 +10,10 @@ from fastapi.responses import Response
 from magi2.artifacts.manifest import Manifest
 from magi2.catalog import ClipQuery, ClipRecord, ClipState
 from magi2.catalog.pages import PageSort
-from magi2.catalog.progress import profile_stages
 from magi2.errors import CorruptedArtifactError, Magi2Error
 from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
-from magi2.types import StageName
+from magi2.types import StageName, profile_stages
 from magi2_airflow.renders import answers
 from magi2_airflow.renders.contract import Clip, ClipPage, Figure, StageText
 from magi2_airflow.renders.deployment import BatchId, ClipId, Deployment, Site
