@@ -49,6 +49,11 @@ def test_every_name_in_the_table_is_that_of_a_module_and_stands_once() -> None:
     assert not [name for name in names if not any(covers(name, module) for module in sources())]
 
 
+def test_few_modules_of_the_library_lie_in_no_room() -> None:
+    loose = sorted(path.stem for path in (ROOT / "magi2").glob("*.py") if path.stem != "__init__")
+    assert len(loose) <= 5, f"at most five lie beside the folders, find the others one: {loose}"
+
+
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_modules_import_only_what_their_row_allows(row: Row) -> None:
     strays = [found for found in imports() if row_of(found.importer) is row and not is_allowed(*ends(found))]

@@ -25,7 +25,7 @@ from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
 from magi2.recipes.load import recipe_book
 from magi2.recipes.lookup import StoredClip
-from magi2.types import StageName
+from magi2.types import CLIP, StageName
 
 NAME_LENGTH = 48
 FRAMES, CELL_WIDTH, MARGIN, LABEL_HEIGHT = 6, 240, 4, 22
@@ -65,7 +65,7 @@ def export_clips(store: ArtifactStore, report: Mapping[str, Any], folder: Path) 
         name, clip_id = clip["names"][0], clip["clip_id"]
         target = folder / f"{safe_name(name)}-{clip_id[:8]}.mp4"
         with partial_file(target) as partial:
-            shutil.copyfile(store.fetch(StageName.MUX, clip["key"], "clip.mp4"), partial)
+            shutil.copyfile(store.fetch(StageName.MUX, clip["key"], CLIP), partial)
         exported.append(ExportedClip(target, name, prompts[clip_id]))
     return sorted(exported, key=lambda clip: clip.file.name)
 

@@ -15,12 +15,12 @@ from magi2.artifacts.store import ArtifactStore
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "removed"
+_FOLDER = "removed"
 
 
 def note_removals(store: ArtifactStore, stage: str, keys: Sequence[str], at: datetime) -> None:
     """Write down that retention removes these artifacts at this moment, with a time zone."""
-    name = f"{FOLDER}/{stage}/{at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.json"
+    name = f"{_FOLDER}/{stage}/{at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.json"
     store.put_document(name, json.dumps({"at": at.isoformat(), "keys": list(keys)}).encode())
 
 
@@ -30,7 +30,7 @@ def read_removals(store: ArtifactStore, stage: str) -> dict[str, datetime]:
     A note that cannot be read says nothing, and the log names it.
     """
     removed: dict[str, datetime] = {}
-    for name in store.list_documents(f"{FOLDER}/{stage}"):
+    for name in store.list_documents(f"{_FOLDER}/{stage}"):
         try:
             note = json.loads(store.get_document(name) or b"")
             at = datetime.fromisoformat(note["at"])

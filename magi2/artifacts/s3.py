@@ -31,13 +31,12 @@ from minio.error import MinioException, S3Error
 
 from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
-from magi2.artifacts.store import ARTIFACTS, NamedLocks, new_attempt
+from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attempt
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors
 
 PART_SIZE_BYTES = 64 * 2**20
 PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions
-LONGEST_LINK = timedelta(days=7)  # what S3 signs at most
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
 _MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}

@@ -32,6 +32,9 @@ _DOCUMENT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]*(/[A-Za-z0-9][A-Za
 _ATTEMPT_PATTERN = re.compile(r"[^.]+\.a[0-9a-f]{16}(\..*)?")
 
 
+LONGEST_LINK = timedelta(days=7)
+"""What S3 signs at most."""
+
 NamedLocks = Callable[[str], AbstractContextManager[None]]
 """What makes a lock of a name, held inside its context by one writer of all there are."""
 

@@ -37,7 +37,7 @@ from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.types import Clip, FigureImage, check_seed, derive_seed
 
 MAX_PRIORITY = 1_000_000
-COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
+_COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -158,8 +158,8 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) 
     _check_unicode(row.values)
     values = {key: value for key, value in row.values.items() if value not in (None, "")}
     for key in values:
-        if key not in COLUMNS:
-            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, COLUMNS))
+        if key not in _COLUMNS:
+            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, _COLUMNS))
     profile = profile_of(_text(values, "profile"))
     prompt = _prompt(values, place)
     figures = _figures(prompt, values.get("image"), profile, place)

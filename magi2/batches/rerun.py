@@ -17,6 +17,8 @@ from magi2.errors import InputError
 from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
 
+DAG_ID = "magi2_render_batch"
+"""The DAG that renders a batch."""
 FAILED = "failed"
 
 
@@ -49,7 +51,7 @@ def rerun_conf(
     failure_limit: int,
     budget: float | None = None,
 ) -> dict[str, Any]:
-    """What a run of `magi2_render_batch` is given to run a batch again.
+    """What a run of `DAG_ID` is given to run a batch again.
 
     Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
     is missing. With overrides the stages that they change are made.

@@ -29,7 +29,7 @@ from magi2.models.video_vae.decoder import WanDecoder
 from magi2.models.video_vae.encoder import WanEncoder
 from magi2.models.video_vae.initialise import init_random_ as init_convolutions_
 
-SHARDS = 3
+_SHARDS = 3
 """The published preview has 56 and the refiner 3; more than one is enough to prove that an index is read."""
 
 TINY_AUDIO: Mapping[str, Any] = {
@@ -146,9 +146,9 @@ def _write_audio(folder: Path, architectures: Architectures, generator: torch.Ge
 def _save_sharded(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     names = sorted(tensors)
     weight_map: dict[str, str] = {}
-    for shard in range(SHARDS):
-        file_name = f"model-{shard + 1:05d}-of-{SHARDS:05d}.safetensors"
-        own = names[shard::SHARDS]
+    for shard in range(_SHARDS):
+        file_name = f"model-{shard + 1:05d}-of-{_SHARDS:05d}.safetensors"
+        own = names[shard::_SHARDS]
         save_file({name: tensors[name].detach().contiguous() for name in own}, folder / file_name)
         weight_map |= dict.fromkeys(own, file_name)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from magi2.cli.console import print_json, results
+from magi2.cli.console import AS_JSON, print_json, results
 from magi2.types import StageName
 
 
@@ -16,7 +16,7 @@ def plan_command(
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),
     budget: float | None = typer.Option(None, "--budget", help="What the batch may cost, in MAGI2_CURRENCY."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Dry run: clips, what the store has already, shards, the accelerator time still to spend and what it costs."""
     from magi2.batches.estimate import estimate_seconds
@@ -70,7 +70,7 @@ def gc_command(
     days: float = typer.Option(7.0, "--days", help="Age after delivery, in days."),
     batch: str | None = typer.Option(None, "--batch", help="Only what this batch made."),
     delete: bool = typer.Option(False, "--delete", help="Really remove; otherwise only say what would go."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Remove old artifacts that no undelivered clip needs; a dry run unless --delete is given."""
     from magi2.batches.retention import RetentionPolicy, collect_garbage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from magi2.cli.console import print_json, results, warn_of_mismatch
+from magi2.cli.console import AS_JSON, print_json, results, warn_of_mismatch
 from magi2.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from magi2.catalog.compare import Problem
 
 app = typer.Typer(help="Look after the catalog of batches, clips and artifacts.", no_args_is_help=True)
-AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 
 @app.command("migrate")

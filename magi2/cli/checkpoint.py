@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from magi2.cli.console import print_json, results
+from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.types import check_seed
@@ -38,7 +38,7 @@ def verify_command(
     folder: Path = typer.Argument(help="A weights folder in the published layout."),
     profile: str = typer.Option("1080p", "--profile", help="The profile whose architectures are expected."),
     fingerprint: bool = typer.Option(True, help="Also compute fingerprints, which reads every byte once."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Say what is there, what is missing, what nobody reads, and each component's fingerprint."""
     architectures = load_profile(profile, Settings.from_environment().configs).architectures

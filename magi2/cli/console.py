@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # What users wrote is printed as it is: neither markup nor emoji codes, and a path is never broken into lines.
 _AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+AS_JSON = typer.Option(False, "--json", help="Print one JSON object.")
 results = Console(**_AS_IT_IS)
 errors = Console(**_AS_IT_IS, stderr=True)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import typer
 
-from magi2.cli.console import print_json, results
+from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_negative_prompt, load_profile, profile_names
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
@@ -28,7 +28,7 @@ class Finding:
 
 def doctor_command(
     profile: str = typer.Option("1080p", "--profile", help="The profile that you want to run."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Try accelerator, torchada, ffmpeg, store, weights, endpoint and profile, without rendering anything."""
     findings = []

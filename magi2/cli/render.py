@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
-from magi2.cli.console import TerminalProgress, print_json, results
+from magi2.cli.console import AS_JSON, TerminalProgress, print_json, results
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -21,7 +21,7 @@ from magi2.config.strict import nearest
 from magi2.errors import CorruptedArtifactError, InputError, in_one_line
 from magi2.inputs.files import InputRoots
 from magi2.prompts.figures import parse_image_argument
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, Clip, StageName
 
 if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
@@ -36,7 +36,6 @@ OVERRIDES = typer.Option([], "--set", help="Change a value of the profile, as in
 LAYOUT = typer.Option(
     None, "--layout", help="Spread preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default MAGI2_LAYOUT."
 )
-AS_JSON = typer.Option(False, "--json", help="Print one JSON object instead of a table.")
 
 
 def render_command(
@@ -80,7 +79,6 @@ def stage_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
-    from magi2.recipes.book import stage_names
 
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
 
@@ -199,7 +197,7 @@ def _summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 def _print_table(summary: dict[str, Any]) -> None:
     table = Table("clip", "name", "profile", "seed", "state", "seconds", Column("file or reason", overflow="fold"))
     for row in summary["clips"]:
-        outcome = row["error"] or row["files"].get("clip.mp4", "")
+        outcome = row["error"] or row["files"].get(CLIP, "")
         reason = f"{', '.join(row['flags'])} {outcome}" if row["flags"] else outcome
         cells = [row["clip"][:12], row["names"][0], row["profile"], str(row["seed"]), row["state"]]
         table.add_row(*cells, f"{row['seconds']:.1f}", reason)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from magi2.cli.console import errors, print_json, results, warn_of_mismatch
+from magi2.cli.console import AS_JSON, errors, print_json, results, warn_of_mismatch
 from magi2.errors import ConfigError, InfrastructureError, InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def report_command(
     batch: str = typer.Argument(help="Id of a planned batch."),
     out: Path = typer.Option(..., "--out", "-o", help="Folder for the page, its pictures and clips."),
     clips: str = typer.Option("copy", "--clips", help="copy the clips, link to the store (a week's links), or none."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Write a page of the batch that works from a disk: clips, failures, timings and cost, also as JSON and CSV."""
     from magi2.config.strict import nearest

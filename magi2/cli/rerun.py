@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 import typer
 
-from magi2.cli.console import print_json, results
+from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError, InfrastructureError, InputError
@@ -18,8 +18,7 @@ from magi2.types import StageName
 if TYPE_CHECKING:
     from magi2.deployment import Deployment
 
-DAG_ID = "magi2_render_batch"
-TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def rerun_command(
@@ -28,11 +27,11 @@ def rerun_command(
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     only: list[str] = typer.Option([], "--only", help="failed, or a clip id; may be given several times."),
     failure_limit: int = typer.Option(0, "--failure-limit", min=0, help="Failed clips that the run tolerates."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Run a batch again. With --set the changed stages are made; without, stages from --from on are made again and
     their digests compared with what is stored."""
-    from magi2.batches.rerun import FAILED, rerun_conf
+    from magi2.batches.rerun import DAG_ID, FAILED, rerun_conf
     from magi2.deployment import Deployment
 
     stages = [stage.value for stage in StageName]
@@ -72,10 +71,12 @@ def _check(deployment: Deployment, batch: str, only: list[str], overrides: list[
 
 
 def _trigger(settings: Settings, conf: dict[str, object]) -> str:
+    from magi2.batches.rerun import DAG_ID
+
     if settings.airflow_url is None:
         raise ConfigError("MAGI2_AIRFLOW_URL is not set", hint="for example http://127.0.0.1:8080")
     try:
-        with httpx.Client(base_url=settings.airflow_url, timeout=TIMEOUT_S) as client:
+        with httpx.Client(base_url=settings.airflow_url, timeout=_TIMEOUT_S) as client:
             headers = {"Authorization": f"Bearer {_token(client, settings)}"}
             body = {"logical_date": None, "conf": conf}
             answer = client.post(f"/api/v2/dags/{DAG_ID}/dagRuns", json=body, headers=headers)

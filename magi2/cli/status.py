@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from magi2.cli.console import errors, print_json, results, warn_of_mismatch
+from magi2.cli.console import AS_JSON, errors, print_json, results, warn_of_mismatch
 from magi2.errors import InputError
 from magi2.report.plain import duration, plain
 
@@ -32,7 +32,7 @@ def status_command(
     batch: str | None = typer.Argument(None, help="Id of a batch; without one, the newest batches."),
     watch: bool = typer.Option(False, "--watch", "-w", help="Stay and follow, until the batch has ended."),
     limit: int = typer.Option(20, "--limit", min=1, help="How many batches, when none is named."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show how far a batch is: each shard's stage, clip, step, rate, time left and cost; or the newest batches."""
     from magi2.deployment import Deployment

@@ -28,7 +28,7 @@ from magi2.jobs.step_rate import Pace, Position
 from magi2.report import Report, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
-from magi2.types import NEGATIVE, StageName, profile_stages
+from magi2.types import NEGATIVE, StageName
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from magi2.deployment import Deployment
 from magi2.jobs.launch import launch, stage_result
 from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
 from magi2.parallel.layout import ParallelLayout
-from magi2.recipes.book import stage_names
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step
@@ -72,7 +71,7 @@ class ClipRender:
             stored = StoredClip(self._deployment.store, book, outcome.clip)
             outcome.results += stored.results() if stored.is_finished else []
         waiting = [outcome.clip for outcome in outcomes.values() if not outcome.results]
-        for result in self._run(profile, waiting, stage_names(profile), compute):
+        for result in self._run(profile, waiting, profile.stages, compute):
             outcomes[result.clip.clip_id].results.append(result)
         return outcomes.values()
 

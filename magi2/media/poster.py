@@ -14,7 +14,7 @@ from magi2.media.reading import count_frames, read_frames
 POSTER_CANDIDATES = 9
 CELL_WIDTH = 320
 MARGIN = 4
-FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
 
 
 def write_poster(video: Path, target: Path) -> None:
@@ -77,8 +77,8 @@ def _cell_size(image: Image.Image) -> tuple[int, int]:
 
 
 def _save(image: Image.Image, target: Path) -> None:
-    file_format = FORMATS.get(target.suffix.lower())
+    file_format = _FORMATS.get(target.suffix.lower())
     if file_format is None:
-        raise MediaError(f"cannot write {target}: a picture's name ends in one of {', '.join(FORMATS)}")
+        raise MediaError(f"cannot write {target}: a picture's name ends in one of {', '.join(_FORMATS)}")
     with partial_file(target, MediaError) as partial:
         image.save(partial, format=file_format, **({"quality": 90} if file_format == "JPEG" else {}))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from magi2.errors import ContractError
 
+NUM_MODALITIES = 3  # video, audio, text: the order of stacked weights
 RMS_EPS = 1e-6
 _SWIGLU_SLOPE = 1.702
 _SWIGLU_LIMIT = 7.0

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from magi2.errors import ConfigError
 from magi2.parallel.layout import ParallelLayout, name_layouts, nearest_layouts
 
+RESERVE_BYTES = 3 << 30
+"""Context of the runtime, channels of the collectives and workspaces of the libraries on an accelerator."""
+
 _GIB = 1 << 30
 
 

@@ -11,7 +11,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError
 from magi2.prompts.caption import Caption
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_flags, caption_key
 from magi2.recipes.result import StageResult
 from magi2.types import NEGATIVE, Clip, StageName
@@ -43,10 +43,10 @@ class StoredClip:
         Without an enhanced caption the keys of later stages are unknown, so all count as missing.
         """
         if self._caption is None:
-            return stage_names(self._book.profile)
+            return self._book.profile.stages
         if self.is_finished:
             return ()
-        later = stage_names(self._book.profile)[1:]
+        later = self._book.profile.stages[1:]
         return tuple(stage for stage in later if self.manifest(stage) is None)
 
     def manifest(self, stage: StageName) -> Manifest | None:
@@ -60,7 +60,7 @@ class StoredClip:
 
     def results(self) -> list[StageResult]:
         """A `reused` result for each stage whose artifact is there, in order."""
-        found = ((stage, self.manifest(stage)) for stage in stage_names(self._book.profile))
+        found = ((stage, self.manifest(stage)) for stage in self._book.profile.stages)
         return [self._result(stage, manifest, 0.0) for stage, manifest in found if manifest is not None]
 
     def result(self, stage: StageName) -> StageResult | None:
@@ -123,6 +123,6 @@ def reusable_results(
 
 def _has_negative(store: ArtifactStore, book: RecipeBook) -> bool:
     try:
-        return book.negative is None or store.find(book.negative.stage, book.negative.key) is not None
+        return book.negative is None or store.find(NEGATIVE, book.negative.key) is not None
     except CorruptedArtifactError:
         return False

@@ -12,23 +12,20 @@ import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 from magi2.artifacts.recipe import sha256_file
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import LONGEST_LINK, ArtifactStore
 from magi2.catalog.cost import BatchCost
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors, partial_file
 from magi2.report.page import to_page
 from magi2.report.shared import SharedClip, share
 from magi2.report.tables import to_csv
-from magi2.types import StageName
+from magi2.types import CLIP, POSTER, StageName
 
 PAGE, JSON_FILE, CSV_FILE, POSTERS, CLIPS = "index.html", "report.json", "clips.csv", "posters", "clips"
-LINKS_LAST = timedelta(days=7)
-"""The longest that an object store signs a link for."""
 
 ClipFiles = Literal["copy", "link", "none"]
 
@@ -48,7 +45,7 @@ def export_report(
     """Write the batch's report to `folder`, or bring the one that is there up to date.
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
-    `LINKS_LAST`), or nothing; `cost` is what the catalog knows of the batch.
+    `LONGEST_LINK`), or nothing; `cost` is what the catalog knows of the batch.
     Raises: InputError for an unknown batch, or a folder that holds anything else or cannot be written to.
     """
     shared = share(store, batch_id, cost)
@@ -94,12 +91,12 @@ def _with_files(clip: SharedClip, store: ArtifactStore, folder: Path, clips: Cli
     if key is None or clip_id is None:
         return clip
     try:
-        poster = _copy(store, key, "poster.jpg", folder, f"{POSTERS}/{clip_id[:12]}.jpg")
+        poster = _copy(store, key, POSTER, folder, f"{POSTERS}/{clip_id[:12]}.jpg")
         video = None
         if clips == "copy":
-            video = _copy(store, key, "clip.mp4", folder, f"{CLIPS}/{clip_id[:12]}.mp4")
+            video = _copy(store, key, CLIP, folder, f"{CLIPS}/{clip_id[:12]}.mp4")
         elif clips == "link":
-            video = store.link(StageName.MUX, key, "clip.mp4", expires=LINKS_LAST)
+            video = store.link(StageName.MUX, key, CLIP, expires=LONGEST_LINK)
         return replace(clip, poster=poster, video=video)
     except CorruptedArtifactError as error:
         return replace(clip, missing=f"its file could not be had: {error}")

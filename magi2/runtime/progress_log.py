@@ -10,7 +10,7 @@ from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, Sta
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S = 10.0
+_PERIOD_S = 10.0
 
 
 class ProgressLog:
@@ -43,7 +43,7 @@ class ProgressLog:
                 logger.error("%s: clip %s failed: %s", self._title, event.clip_id[:12], event.error)
         elif not isinstance(event, ModelsLoaded):
             return
-        if now - self._told_at >= PERIOD_S:
+        if now - self._told_at >= _PERIOD_S:
             self._told_at = now
             logger.info("%s: %s%s", self._title, self._counts(), self._position(now))
 

@@ -16,9 +16,9 @@ from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import missing_input
 from magi2.stages.decode import PICTURE, SOUND
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, StageName
 
-CLIP, POSTER, CONTACT_SHEET, PROBE = "clip.mp4", "poster.jpg", "contact_sheet.jpg", "probe.json"
+_PROBE = "probe.json"
 
 
 class MuxStage(Stage[None]):
@@ -58,9 +58,9 @@ class MuxStage(Stage[None]):
         check_clip(found, ExpectedClip(spec.codec, width, height, count, fps))
         write_poster(picture, folder / POSTER)
         write_contact_sheet(picture, folder / CONTACT_SHEET)
-        (folder / PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
+        (folder / _PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
         return Product(
-            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, PROBE)},
+            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, _PROBE)},
             flags=decoded.flags,
             report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
         )

@@ -19,11 +19,11 @@ from magi2.stages.context import StageContext
 from magi2.stages.decode import DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
-from magi2.stages.mux import CLIP, CONTACT_SHEET, POSTER, MuxStage
+from magi2.stages.mux import MuxStage
 from magi2.stages.preview import PreviewStage
 from magi2.stages.refine import RefineStage
 from magi2.stages.teamwork import TeamStage
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, StageName
 
 STAGES: dict[StageName, type[Stage[Any]]] = {
     stage.name: stage for stage in (EnhanceStage, EncodeStage, PreviewStage, RefineStage, DecodeStage, MuxStage)

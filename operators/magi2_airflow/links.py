@@ -7,11 +7,10 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
+from magi2_airflow.mount import MOUNT
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
-
-FILES = "/renders"
-"""Where `magi2_airflow.renders` serves."""
 
 
 class ClipsLink(BaseOperatorLink):
@@ -21,7 +20,7 @@ class ClipsLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         batch_id = getattr(operator, "batch_id", None)
-        return f"{FILES}/batches/{batch_id}" if batch_id else ""
+        return f"{MOUNT}/batches/{batch_id}" if batch_id else ""
 
 
 class ManifestLink(BaseOperatorLink):
@@ -33,7 +32,7 @@ class ManifestLink(BaseOperatorLink):
         values = [getattr(operator, name, None) for name in ("batch_id", "shard", "stage")]
         if None in values:
             return ""
-        return "{}/documents/batches/{}/results/{}.{}.json".format(FILES, *values)
+        return "{}/documents/batches/{}/results/{}.{}.json".format(MOUNT, *values)
 
 
 class ReportLink(BaseOperatorLink):
@@ -43,7 +42,7 @@ class ReportLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         batch_id = getattr(operator, "batch_id", None)
-        return f"{FILES}/documents/batches/{batch_id}/report.md" if batch_id else ""
+        return f"{MOUNT}/documents/batches/{batch_id}/report.md" if batch_id else ""
 
 
 class LogLink(BaseOperatorLink):

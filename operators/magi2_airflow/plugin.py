@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from magi2_airflow.mount import MOUNT, STATIC
+
 Message = MutableMapping[str, Any]
 
-PREFIX = "/renders"
 NAME = "Renders"
 """The label, and the global variable in which the bundle leaves its component."""
-STATIC = Path(__file__).parent / "renders" / "static"
 ROUTES = {"nav": "renders", "dag_run": "run_renders", "task_instance": "task_renders"}
 """Where the page is shown, and its part of the address there."""
 
@@ -32,7 +31,7 @@ async def serve(
 
 def react_app(destination: str, route: str) -> dict[str, str]:
     """One place of the page. The bundle's address changes with its content, since browsers load it once."""
-    base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + PREFIX
+    base = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/") + MOUNT
     files = b"".join(path.read_bytes() for path in sorted(STATIC.glob("renders.*")))
     place = {"name": NAME, "destination": destination, "url_route": route}
     icons = {"icon": f"{base}/static/icon.svg", "icon_dark_mode": f"{base}/static/icon_dark.svg"}
@@ -43,5 +42,5 @@ class RendersPlugin(AirflowPlugin):
     """Mounts the routes at /renders and puts the page where people look for it."""
 
     name = "magi2_renders"
-    fastapi_apps = [{"app": serve, "url_prefix": PREFIX, "name": NAME}]  # noqa: RUF012  Airflow's form
+    fastapi_apps = [{"app": serve, "url_prefix": MOUNT, "name": NAME}]  # noqa: RUF012  Airflow's form
     react_apps = [react_app(*place) for place in ROUTES.items()]  # noqa: RUF012

@@ -16,7 +16,6 @@ from magi2.config.settings import Settings
 from magi2.deployment import Deployment
 from magi2.errors import error_text
 from magi2.jobs.recorder import CatalogRecorder
-from magi2.recipes.book import stage_names
 from magi2.recipes.result import StageResult
 from magi2.report import build_report, save_report
 from magi2.runtime.events import ClipFinished

@@ -30,7 +30,7 @@ from magi2.errors import (
 )
 from magi2.jobs.recorder import RETRY_S, CatalogRecorder
 from magi2.jobs.run import StageWork
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
 from magi2.report import build_report
 from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
@@ -138,7 +138,7 @@ def test_course_of_a_batch_is_in_the_catalog(
 ) -> None:
     recorder.on_plan(plan)
     assert catalog.batches.refused_rows(plan.batch_id) == {9: "the prompt is empty"}
-    for stage in stage_names(NO_REFINER):
+    for stage in NO_REFINER.stages:
         run_stage(store, recorder, plan, stage, tmp_path)
         batch = catalog.batches.get(plan.batch_id)
         assert batch is not None
@@ -202,7 +202,7 @@ def test_report_made_again_after_a_repair_turns_failed_into_done(
     batch = catalog.batches.get(plan.batch_id)
     assert batch is not None
     assert batch.state is BatchState.FAILED
-    for stage in stage_names(NO_REFINER):
+    for stage in NO_REFINER.stages:
         run_stage(store, recorder, plan, stage, tmp_path)
     recorder.on_report(build_report(store, plan.batch_id))
     batch = catalog.batches.get(plan.batch_id)
@@ -236,7 +236,7 @@ def test_catalog_that_is_away_is_told_of_once_and_stops_nothing(
 
     recorder = CatalogRecorder(store, unreachable, clock=lambda: 7.0)
     recorder.on_plan(plan)
-    for stage in stage_names(NO_REFINER):
+    for stage in NO_REFINER.stages:
         run_stage(store, recorder, plan, stage, tmp_path)
     recorder.on_report(build_report(store, plan.batch_id))
     assert recorder.cost(plan.batch_id, None) is None

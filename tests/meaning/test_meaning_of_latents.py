@@ -33,10 +33,9 @@ from magi2.recipes.book import frame_rate
 from magi2.sampling.noise import ClipGenerator
 from magi2.stages.context import TENSORS, StageContext
 from magi2.stages.contracts import Contract, check_contract, encode_contract, preview_contract, refine_contract
-from magi2.stages.mux import CLIP
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, Clip, StageName
 from tests.meaning.meaning_demo import CHECKPOINT, demo_profile, demo_settings
 from tests.render_helpers import make_clip, render, states
 

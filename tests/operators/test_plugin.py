@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from airflow.plugins_manager import AirflowPlugin
 from fastapi.testclient import TestClient
-from magi2_airflow.plugin import NAME, ROUTES, STATIC, RendersPlugin, react_app
+from magi2_airflow.mount import STATIC
+from magi2_airflow.plugin import NAME, ROUTES, RendersPlugin, react_app
 
 
 def test_a_task_that_loads_plugins_does_not_load_the_pages() -> None:

@@ -12,7 +12,7 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.stages.base import DIFFERS
 from magi2.stages.render import STAGES, run_stage
-from magi2.types import StageName
+from magi2.types import ARTIFACT_FOLDERS, StageName
 from tests.render_helpers import (
     digests,
     make_clip,

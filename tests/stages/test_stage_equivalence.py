@@ -43,7 +43,7 @@ def test_stage_by_stage_equals_one_shot(rendered: Rendered, tiny_checkpoint: Pat
         -1
     ]  # of the one with an image, if there is one: the other's preview is the refined one's
     outcome = Outcome(original.clip)
-    for stage in stage_names(rendered.profile):
+    for stage in rendered.profile.stages:
         context = make_context(tiny_checkpoint, tmp_path / "store", rendered.profile, [outcome.clip])
         outcome.results += run_stage(context, stage, [outcome.clip])
     assert digests(tmp_path / "store", outcome) == rendered.digests[-1]

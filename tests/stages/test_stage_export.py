@@ -9,9 +9,8 @@ import pytest
 from magi2.artifacts import LocalStore, ManifestDraft, Recipe
 from magi2.errors import InputError
 from magi2.recipes.result import StageResult
-from magi2.stages.mux import CLIP, CONTACT_SHEET, POSTER
 from magi2.stages.render import Outcome, export
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, StageName
 
 NAMES = (CLIP, POSTER, CONTACT_SHEET)
 A_CLIP = Clip("a kite", 1, "tiny", "0" * 64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from magi2.artifacts.local import LocalStore
 from magi2.errors import CheckpointError, GroupLostError, PromptTooLongError
 from magi2.models.text_encoder.encoder import TextEncoder
-from magi2.recipes.book import RecipeBook, stage_names
+from magi2.recipes.book import RecipeBook
 from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
@@ -135,7 +135,7 @@ def damage(store: Path, outcome: Outcome, stage: str, name: str, how: Callable[[
 def made_until(last: str, store: Path, rendered: Rendered, checkpoint: Path) -> Outcome:
     """The first clip's stages up to `last`, or to the one that fails."""
     outcome = Outcome(rendered.clips[0])
-    for stage in stage_names(rendered.profile):
+    for stage in rendered.profile.stages:
         outcome.results += run_stage(make_context(checkpoint, store, rendered.profile), stage, [outcome.clip])
         if outcome.failure or stage.value == last:
             break

@@ -17,10 +17,7 @@ from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.parallelize import model_heads
 from magi2.parallel.expert_exchange import Places
 from magi2.parallel.layout import ParallelLayout, check_heads
-from magi2.parallel.memory import Footprint, check_memory
-
-RESERVE_BYTES = 3 << 30
-"""Context of the runtime, channels of the collectives and workspaces of the libraries on an accelerator."""
+from magi2.parallel.memory import RESERVE_BYTES, Footprint, check_memory
 
 _EXPERTS = (".W_gate", ".W_up", ".W_down")
 _FP32 = 4

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from magi2.errors import ContractError
+from magi2.models.layers import NUM_MODALITIES
 from magi2.models.preview.attention import Sequences
 from magi2.models.preview.conditioning import Conditioning
 from magi2.models.preview.coordinates import (
@@ -33,7 +34,6 @@ from magi2.models.preview.coordinates import (
     video_coords,
 )
 
-NUM_MODALITIES = 3
 VIDEO, AUDIO, TEXT = range(NUM_MODALITIES)
 
 

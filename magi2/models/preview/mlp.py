@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from magi2.models.layers import NUM_MODALITIES
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.grouped import GroupedLinear, GroupedRMSNorm
-from magi2.models.preview.layout import NUM_MODALITIES
 from magi2.models.preview.ops import ExpertRun, PreviewOps
 
 RouterBias = Literal["ema", "main"]

@@ -13,10 +13,7 @@ import torch
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.model import CHUNK_TOKENS, RefinerModel
 from magi2.parallel.layout import ParallelLayout
-from magi2.parallel.memory import Footprint, check_memory
-
-RESERVE_BYTES = 3 << 30
-"""Context of the runtime, channels of the collectives and workspaces of the libraries on an accelerator."""
+from magi2.parallel.memory import RESERVE_BYTES, Footprint, check_memory
 
 _FP32 = 4
 # Parts cost the same, so the tokens of one may exceed the mean: by 2 % on eight ranks at the delivery size.

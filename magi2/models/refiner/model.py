@@ -16,14 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from magi2.errors import ContractError
-from magi2.models.layers import rms_norm, rope_table
+from magi2.models.layers import NUM_MODALITIES, rms_norm, rope_table
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.context import RefinerContext, Run
 from magi2.models.refiner.ops import Heads, RefinerOps
 from magi2.models.refiner.positions import audio_coords, text_coords
 from magi2.models.refiner.windows import WindowGrid, window_grid
 
-NUM_MODALITIES = 3  # video, audio, text: the order of stacked weights and of the sequence
 # Token-wise work runs in chunks: the fp32 copy of the MLP's inner rows would be 45 GB at the delivery size.
 CHUNK_TOKENS = 16384
 

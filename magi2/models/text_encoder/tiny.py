@@ -29,7 +29,7 @@ WORDS = (
     *("walks", "runs", "speaks", "sings", "turns", "moves", "camera", "light", "sound", "voice", "music", "frame"),
 )
 VOCAB_MULTIPLE = 64  # the published table, too, has more rows than the tokenizer has tokens
-SHARDS = 2
+_SHARDS = 2
 
 
 def write_tiny_text_encoder(folder: Path, *, seed: int, hidden_size: int = 128, num_layers: int = 6) -> None:
@@ -160,10 +160,10 @@ def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tens
 
 def _write_shards(folder: Path, weights: dict[str, Tensor]) -> None:
     names = sorted(weights)
-    size = math.ceil(len(names) / SHARDS)
+    size = math.ceil(len(names) / _SHARDS)
     weight_map: dict[str, str] = {}
-    for shard in range(SHARDS):
-        file_name = f"model.safetensors-{shard + 1:05d}-of-{SHARDS:05d}.safetensors"
+    for shard in range(_SHARDS):
+        file_name = f"model.safetensors-{shard + 1:05d}-of-{_SHARDS:05d}.safetensors"
         part = {name: weights[name] for name in names[shard * size : (shard + 1) * size]}
         save_file(part, folder / file_name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(part, file_name)

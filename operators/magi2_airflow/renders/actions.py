@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException
 from fastapi.concurrency import run_in_threadpool
 
-from magi2.batches.rerun import FAILED, check_first_stage, rerun_conf
+from magi2.batches.rerun import DAG_ID, FAILED, check_first_stage, rerun_conf
 from magi2.catalog.records import Action, Actor, BatchRecord, BatchState, ClipState
 from magi2.catalog.states import FINISHED_BATCH
 from magi2.config.load import override_profile
@@ -23,7 +23,7 @@ from magi2_airflow.renders.airflow_api import AsCaller
 from magi2_airflow.renders.batches import one_batch
 from magi2_airflow.renders.contract import Acted
 from magi2_airflow.renders.deployment import BatchId, Deployment, Site
-from magi2_airflow.renders.guard import DAG_ID, may_change, may_start
+from magi2_airflow.renders.guard import may_change, may_start
 from magi2_airflow.renders.links import run_path
 from magi2_airflow.renders.requests import (
     BudgetRequest,

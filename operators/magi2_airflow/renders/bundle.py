@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
 
-FOLDER = Path(__file__).parent / "static"
+from magi2_airflow.mount import STATIC
+
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png"}
 
 router = APIRouter()
@@ -17,7 +17,7 @@ router = APIRouter()
 @router.api_route("/static/{name}", methods=["GET", "HEAD"])
 def static_file(request: Request, name: str) -> Response:
     """A file of the bundle. Browsers ask each time whether it changed, since modules name each other without hashes."""
-    path = next((each for each in FOLDER.iterdir() if each.name == name and each.suffix in TYPES), None)
+    path = next((each for each in STATIC.iterdir() if each.name == name and each.suffix in TYPES), None)
     if path is None:
         raise HTTPException(404, "there is no such file")
     content = path.read_bytes()

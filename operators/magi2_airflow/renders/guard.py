@@ -16,7 +16,7 @@ from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
 
-DAG_ID = "magi2_render_batch"
+from magi2.batches.rerun import DAG_ID
 
 Method = Literal["GET", "POST", "PUT"]
 

@@ -8,11 +8,9 @@ from urllib.parse import quote
 
 from fastapi import Depends, Request
 
-from magi2.types import StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
+from magi2_airflow.mount import MOUNT
 from magi2_airflow.renders.contract import Media
-
-PREFIX = "/renders"
-CLIP, POSTER, CONTACT_SHEET = "clip.mp4", "poster.jpg", "contact_sheet.jpg"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Links:
 
     def airflow(self, path: str) -> str:
         """A page of Airflow's UI, which this app is mounted beside."""
-        return self.root.removesuffix(PREFIX) + path
+        return self.root.removesuffix(MOUNT) + path
 
     def manifest(self, batch_id: str, clip_id: str, stage: str) -> str:
         """The manifest of what a stage made of a clip."""

@@ -12,12 +12,11 @@ from fastapi import Path as InPath
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from magi2.errors import ContractError, CorruptedArtifactError
-from magi2.types import StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
 from magi2_airflow.renders.clips import find, require_clip
 from magi2_airflow.renders.deployment import ArtifactKey, BatchId, ClipId, Deployment, Site
-from magi2_airflow.renders.links import CLIP, CONTACT_SHEET, POSTER
 
-TYPES = {CLIP: "video/mp4", POSTER: "image/jpeg", CONTACT_SHEET: "image/jpeg"}
+_TYPES = {CLIP: "video/mp4", POSTER: "image/jpeg", CONTACT_SHEET: "image/jpeg"}
 LINK_LIFE = timedelta(minutes=15)
 """Long enough to look at a clip to its end and seek in it."""
 CACHED = {"Cache-Control": "private, max-age=300"}
@@ -36,14 +35,14 @@ def media(
     request: Request, site: Site, key: ArtifactKey, name: str, download: Annotated[bool, Query()] = False
 ) -> Response:
     """A delivered clip or one of its pictures; ranges are answered, so that a player can seek."""
-    artifact = site.catalog.artifacts.get(key) if name in TYPES else None
+    artifact = site.catalog.artifacts.get(key) if name in _TYPES else None
     if artifact is None or artifact.stage != StageName.MUX:
         raise HTTPException(404, "the catalog knows of no such file")
     saved_as = f"{key[:12]}-{name}" if download else None
     address = _address(site, key, name, saved_as)
     if address.startswith("file:"):
         path = Path(unquote(urlsplit(address).path))
-        return FileResponse(path, media_type=TYPES[name], filename=saved_as, headers=CACHED)
+        return FileResponse(path, media_type=_TYPES[name], filename=saved_as, headers=CACHED)
     if request.method == "HEAD":  # a link is signed for one method
         return _head(site, key, name)
     return RedirectResponse(address, 307, headers=CACHED)
@@ -81,4 +80,4 @@ def _head(site: Deployment, key: str, name: str) -> Response:
     if payload is None:
         raise HTTPException(404, "the store no longer has it whole")
     headers = {"Content-Length": str(payload.size_bytes), "Accept-Ranges": "bytes", **CACHED}
-    return Response(media_type=TYPES[name], headers=headers)
+    return Response(media_type=_TYPES[name], headers=headers)

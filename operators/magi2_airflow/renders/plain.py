@@ -20,7 +20,7 @@ from magi2_airflow.renders.links import Links, Root
 from magi2_airflow.renders.requests import ClipsWanted
 
 BATCHES = 20
-PAGE = "/plugin/renders"
+_PAGE = "/plugin/renders"
 TIME = "%Y-%m-%d %H:%M UTC"
 BATCH_HEADER = ("name", "state", "clips", "done", "failed", "reused", "took", "begun", "by", "")
 STAGE_HEADER = ("stage", "done", "reused", "running", "failed", "seconds")
@@ -95,7 +95,7 @@ def _warning(site: Deployment) -> Markup:
 
 
 def _trail(links: Links, up: Markup, **place: str) -> Markup:
-    return element("nav", up, " | ", link(links.airflow(f"{PAGE}?{urlencode(place)}"), "the page with actions"))
+    return element("nav", up, " | ", link(links.airflow(f"{_PAGE}?{urlencode(place)}"), "the page with actions"))
 
 
 def _batch_row(batch: Batch, links: Links) -> list[object]:

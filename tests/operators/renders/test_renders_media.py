@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from magi2_airflow.renders.bundle import FOLDER, TYPES
+from magi2_airflow.mount import STATIC
+from magi2_airflow.renders.bundle import TYPES
 from magi2_airflow.renders.media import LINK_LIFE, picture_type
 
 from magi2.catalog import RunState
@@ -140,7 +141,7 @@ def test_only_pictures_of_pixels_are_pictures() -> None:
 
 
 def test_the_bundle_is_script_to_the_browser_and_asked_for_once(viewer: TestClient) -> None:
-    for path in FOLDER.iterdir():
+    for path in STATIC.iterdir():
         answer = viewer.get(f"/static/{path.name}")
         assert answer.headers["content-type"].partition(";")[0] == TYPES[path.suffix]
         again = viewer.get(f"/static/{path.name}", headers={"If-None-Match": answer.headers["etag"]})
