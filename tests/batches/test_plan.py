@@ -165,6 +165,7 @@ def test_an_empty_plan_is_a_plan(store: LocalStore) -> None:
         ({"failure_limit": -1}, "failure_limit is -1"),
         ({"on_bad_rows": "ignore"}, "on_bad_rows is 'ignore', must be refuse or skip"),
         ({"force": ("mix",)}, "force names 'mix', known stages are enhance"),
+        ({"force": ("negative",)}, "force names 'negative', known stages are enhance"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

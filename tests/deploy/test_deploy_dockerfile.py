@@ -58,6 +58,18 @@ def test_copied_files_exist() -> None:
             assert (REPOSITORY / source).exists(), source
 
 
+def test_the_checkout_is_installed_where_the_commands_run() -> None:
+    """Its place decides: Airflow and workers import both packages by the names that the checkout gives them."""
+    (place,) = [text.split()[-1] for text in values("COPY") if text.split()[0] == "."]
+    install = next(text for text in values("RUN") if f"--editable {place}" in text)
+    names = [(name, rest) for name, rest in instructions()]
+    assert names.index(("RUN", install)) > names.index(("COPY", f". {place}"))
+    target = re.search(r"--python (\S+)/bin/python ", install)
+    assert target and f"PATH={target[1]}/bin:$PATH" in values("ENV")[0]
+    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert not {"magi2", "operators", "dags", "configs", "pyproject.toml"} & {line.strip("/*") for line in ignored}
+
+
 def builder() -> ModuleType:
     spec = importlib.util.spec_from_file_location("deploy_environment", BUILDER)
     assert spec and spec.loader
