@@ -41,7 +41,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
         key = _publish(store, recipe, content)
         results.append(StageResult(job.stage, clip, "made", time.monotonic() - started, key))
         progress.clip_finished(results[-1])
-    write_results(store, job, results)
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
 
 
 def _recipe(book: RecipeBook, stage: StageName, clip: Clip) -> tuple[Recipe, bytes]:

@@ -20,7 +20,6 @@ from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.result import StageResult
-from magi2.runtime.job import StageJob
 from magi2.types import Clip, StageName
 
 CONFIGS = Settings().configs
@@ -56,9 +55,8 @@ def run_stages(store: ArtifactStore, plan: BatchPlan, failures: dict[str, tuple[
     for shard in plan.shards:
         alive = list(shard.clips)
         for stage in shard.profile.stages:
-            job = StageJob(plan.batch_id, shard.number, stage, store.url)
             results = [result_of(each, stage, failures) for each in alive]
-            write_results(store, job, results)
+            write_results(store, plan.batch_id, shard.number, stage, 1, results)
             alive = [result.clip for result in results if result.state != "failed"]
 
 
@@ -90,11 +88,10 @@ def rendered(
     plan = planned(store, clips)
     run_stages(store, plan, failures or {})
     for shard in plan.shards:
-        job = StageJob(plan.batch_id, shard.number, StageName.MUX, store.url)
         alive = [clip for clip in shard.clips if clip.clip_id not in (failures or {})]
         results = (result_of(clip, StageName.MUX, {}) for clip in alive)
         made = [replace(result, key=publish_files(store, result.clip, contents)) for result in results]
-        write_results(store, job, made)
+        write_results(store, plan.batch_id, shard.number, StageName.MUX, 1, made)
     return plan
 
 

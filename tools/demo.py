@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import batch_ids, load_batch, load_report, report_text_name
+from magi2.batches.schema import BatchDocument, ReportedClip
 from magi2.cli.console import errors
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
@@ -36,7 +37,7 @@ EXAMPLES = REPOSITORY / "examples"
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
 UI_PORT = 8080
 SHEET = "contact_sheet.png"
-SUMMARY = ("clips_done", "clips_failed", "clips_skipped", "stages_computed", "stages_reused")
+SUMMARY = ("clips_done", "clips_reused", "clips_failed", "stages_computed", "stages_reused", "seconds")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -165,37 +166,29 @@ class Demonstration:
             return
         self.is_delivered = True
         store = open_store(self.settings.store)
-        if report := find_report(store, self.run_id):
-            for clip in report["failed"]:
-                say(f"failed: {', '.join(clip['names'])} in {clip['stage']}: {clip['reason']}")
-            show(store, report, self.folder)
-            place = f"{self.settings.store}/documents/batches/{report['batch_id']}/report.md"
-            summary = {name: report[name] for name in (*SUMMARY, "seconds")}
-            print(json.dumps({**summary, "report": place}), flush=True)
-        elif batch := find_document(store, self.run_id, "batch.json"):
-            show(store, finished_clips(store, batch, self.settings), self.folder)
-        else:
+        batch = find_batch(store, self.run_id)
+        if batch is None:
             say("no clip was planned yet")
+        elif report := load_report(store, batch.batch_id):
+            for clip in report.failed:
+                say(f"failed: {', '.join(clip.names)} in {clip.stage}: {clip.reason}")
+            show(store, batch.batch_id, (*report.done, *report.flagged), self.folder)
+            place = f"{self.settings.store}/documents/{report_text_name(batch.batch_id)}"
+            summary = {name: report.counts[name] for name in SUMMARY}
+            print(json.dumps({**summary, "report": place}), flush=True)
+        else:
+            show(store, batch.batch_id, finished_clips(store, batch, self.settings), self.folder)
 
 
-def find_report(store: ArtifactStore, run_id: str) -> dict[str, Any] | None:
-    """The report of the batch that the run rendered, once it has ended."""
-    return find_document(store, run_id, "report.json")
+def find_batch(store: ArtifactStore, run_id: str) -> BatchDocument | None:
+    """The batch that the run planned, if it is there."""
+    batches = (load_batch(store, batch_id) for batch_id in batch_ids(store))
+    return next((batch for batch in batches if batch.run_id == run_id), None)
 
 
-def find_document(store: ArtifactStore, run_id: str, name: str) -> dict[str, Any] | None:
-    """A document of the run's batch, `batch.json` or `report.json`, if it is there."""
-    for place in store.list_documents("batches"):
-        if place.endswith(f"/{name}"):
-            document: dict[str, Any] = json.loads(store.get_document(place) or b"{}")
-            if document.get("run_id") == run_id:
-                return document
-    return None
-
-
-def show(store: ArtifactStore, report: dict[str, Any], folder: Path) -> None:
+def show(store: ArtifactStore, batch_id: str, finished: Sequence[ReportedClip], folder: Path) -> None:
     """Copy the finished clips to `folder`, with one picture of them all, and say what was measured on them."""
-    clips = export_clips(store, report, folder)
+    clips = export_clips(store, batch_id, finished, folder)
     if clips:
         write_sheet(clips, folder / SHEET)
     say(f"{len(clips)} clips in {folder}, all in one picture in {SHEET}" if clips else "no clip is finished yet")

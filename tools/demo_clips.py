@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -16,10 +15,9 @@ from demo_world.judge import judge_clip
 from demo_world.reading import read_caption
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.rerun import batch_clips
+from magi2.batches.schema import BatchDocument, ReportedClip
 from magi2.checkpoints.layout import CheckpointFolder
-from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.config.strict import validate
 from magi2.errors import InputError, MediaError
 from magi2.files import partial_file
 from magi2.media.reading import count_frames, read_frames
@@ -40,32 +38,32 @@ class ExportedClip:
     prompt: str
 
 
-def finished_clips(store: ArtifactStore, batch: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """What a report would say of the finished clips of a batch, by its document, whose run has not come to a report.
+def finished_clips(store: ArtifactStore, batch: BatchDocument, settings: Settings) -> list[ReportedClip]:
+    """What a report would say of the finished clips of a batch whose run has not come to a report.
 
     The store is asked clip by clip: a stage tells its results only when all of its clips are through.
     """
     weights = CheckpointFolder(settings.checkpoint_root())
-    profiles = {digest: validate(Profile, content, place="batch") for digest, content in batch["profiles"].items()}
-    books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
-    done = [
-        {"clip_id": clip.clip_id, "names": clip.names, "key": delivered.key}
-        for clip in batch_clips(store, batch["batch_id"])
+    books = {digest: recipe_book(batch.profile(digest), settings, weights) for digest in batch.profiles}
+    return [
+        ReportedClip(clip_id=clip.clip_id, names=clip.names, key=delivered.key)
+        for clip in batch_clips(store, batch.batch_id)
         if (delivered := StoredClip(store, books[clip.profile_digest], clip).manifest(StageName.MUX))
     ]
-    return {"batch_id": batch["batch_id"], "done": done, "flagged": [], "skipped": []}
 
 
-def export_clips(store: ArtifactStore, report: Mapping[str, Any], folder: Path) -> list[ExportedClip]:
-    """Copies of the report's finished clips in `folder`, by file name: the row's name made safe and the clip's id."""
+def export_clips(
+    store: ArtifactStore, batch_id: str, finished: Sequence[ReportedClip], folder: Path
+) -> list[ExportedClip]:
+    """Copies of a batch's finished clips in `folder`, by file name: the row's name made safe and the clip's id."""
     folder.mkdir(parents=True, exist_ok=True)
-    prompts = {clip.clip_id: clip.prompt for clip in batch_clips(store, report["batch_id"])}
+    prompts = {clip.clip_id: clip.prompt for clip in batch_clips(store, batch_id)}
     exported = []
-    for clip in (*report["done"], *report["flagged"], *report["skipped"]):
-        name, clip_id = clip["names"][0], clip["clip_id"]
+    for clip in finished:
+        name, clip_id = clip.names[0], clip.clip_id or ""
         target = folder / f"{safe_name(name)}-{clip_id[:8]}.mp4"
         with partial_file(target) as partial:
-            shutil.copyfile(store.fetch(StageName.MUX, clip["key"], CLIP), partial)
+            shutil.copyfile(store.fetch(StageName.MUX, clip.key or "", CLIP), partial)
         exported.append(ExportedClip(target, name, prompts[clip_id]))
     return sorted(exported, key=lambda clip: clip.file.name)
 

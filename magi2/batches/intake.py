@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 from magi2.artifacts.address import store_folder
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import make_batch, read_rows
-from magi2.batches.plan import BatchOptions, BatchPlan, load_batch, plan_batch
+from magi2.batches.documents import load_batch
+from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import price_for_budget
@@ -94,8 +95,8 @@ def plan_rerun(
     books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
     return plan_batch(
         batch,
-        name=earlier["name"],
-        source=earlier["source"],
+        name=earlier.name,
+        source=earlier.source,
         store=store,
         book_of=books.__getitem__,
         options=options,

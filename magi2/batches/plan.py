@@ -1,40 +1,50 @@
 """Planning a batch: which clips, what is in the store already, which shards; written to the store, torch-free.
 
-Documents of a batch:
-
-    batches/<batch_id>/batch.json         name, source, options, resolved profiles, refused rows, counts
-    batches/<batch_id>/cached.json        clips that are finished already, each with the `key` of its delivered file and
-                                          the `flags` of its caption and embeddings
-    batches/<batch_id>/shards/<n>.json    clips that one task renders with one load of the weights
-    images/<sha256>                       reference images, so that no host and no rerun needs the original file
+Reference images go to images/<sha256>, so that no host and no rerun needs the original file; for the rest see
+`magi2.batches.documents`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from magi2.artifacts.recipe import canonical_json, sha256_text
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.batch_file import BadRow, Batch
+from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
+from magi2.batches.documents import (
+    batch_name,
+    finished_name,
+    load_batch,
+    load_shard_document,
+    shard_name,
+    write_document,
+)
+from magi2.batches.schema import (
+    BatchDocument,
+    ClipDocument,
+    FinishedClip,
+    FinishedDocument,
+    OptionsDocument,
+    RefusedRow,
+    ShardDocument,
+)
 from magi2.config.load import require_named_files
 from magi2.config.price import check_budget
 from magi2.config.profile import Profile
-from magi2.config.strict import validate
 from magi2.errors import ContractError, InputError
 from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
-from magi2.types import Clip, FigureImage, StageName
+from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +52,6 @@ MAX_SHARDS = 128
 """Length of the task map in Airflow, whatever the size of the batch."""
 MIN_CLIPS_PER_SHARD = 16
 """So that loading weights costs a small share of a shard's time."""
-MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ def plan_batch(
         for stage in stored.missing:
             missing[stage.value] += 1
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
-    identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": _options(options), "origin": dict(origin)}
+    identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": asdict(options), "origin": dict(origin)}
     return BatchPlan(
         batch_id=sha256_text(canonical_json(identity))[:16],
         name=name,
@@ -192,74 +201,38 @@ def save_plan(plan: BatchPlan, store: ArtifactStore, *, with_images: bool = True
 
     Without images only this process can render it, from where they lie.
     """
-    folder = f"batches/{plan.batch_id}"
     clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)] if with_images else []
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
         store.put_document(f"images/{figure.sha256}", read_unchanged(figure.path, figure.sha256))
     for shard in plan.shards:
-        content = {
-            "batch_id": plan.batch_id,
-            "shard": shard.number,
-            "profile_digest": shard.profile.digest(),
-            "clips": [clip_to_document(clip) for clip in shard.clips],
-        }
-        store.put_document(f"{folder}/shards/{shard.number}.json", _encode(content))
-    cached = [
-        clip_to_document(clip) | {"key": plan.finished[clip.clip_id], "flags": plan.text_flags.get(clip.clip_id, ())}
+        document = ShardDocument(
+            batch_id=plan.batch_id,
+            shard=shard.number,
+            profile_digest=shard.profile.digest(),
+            clips=tuple(ClipDocument.of(clip) for clip in shard.clips),
+        )
+        write_document(store, shard_name(plan.batch_id, shard.number), document)
+    finished = tuple(
+        FinishedClip.of(clip, key=plan.finished[clip.clip_id], flags=plan.text_flags.get(clip.clip_id, ()))
         for clip in plan.cached
-    ]
-    store.put_document(f"{folder}/cached.json", _encode(cached))
-    store.put_document(f"{folder}/batch.json", _encode(_batch_document(plan)))
-
-
-def load_batch(store: ArtifactStore, batch_id: str) -> dict[str, Any]:
-    """The batch's own document. Raises InputError when there is no such batch."""
-    batch: dict[str, Any] = read_document(store, f"batches/{batch_id}/batch.json")
-    return batch
+    )
+    write_document(store, finished_name(plan.batch_id), FinishedDocument(finished=finished))
+    write_document(store, batch_name(plan.batch_id), _batch_document(plan))
 
 
 def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path | None) -> Shard:
     """A shard of a planned batch; its reference images are written to `scratch`, or left where they are for None.
 
-    Raises: InputError when there is no such shard, ContractError when an image is not in the store.
+    Raises: as `read_document` does, InputError when there is no such shard included; ConfigError for a profile that
+    cannot be rendered here; ContractError when an image is not in the store.
     """
-    document = read_document(store, f"batches/{batch_id}/shards/{number}.json")
-    profiles = load_batch(store, batch_id)["profiles"]
-    profile = validate(Profile, profiles[document["profile_digest"]], place=f"batch {batch_id}")
+    document = load_shard_document(store, batch_id, number)
+    profile = load_batch(store, batch_id).profile(document.profile_digest)
     require_named_files(profile)
-    clips = tuple(clip_from_document(clip) for clip in document["clips"])
+    clips = tuple(clip.to_clip() for clip in document.clips)
     if scratch is not None:
         clips = tuple(with_local_images(clip, store, scratch) for clip in clips)
     return Shard(number, profile, clips)
-
-
-def clip_to_document(clip: Clip) -> dict[str, Any]:
-    """A clip as JSON values; `clip_from_document` reads it back."""
-    return {
-        "clip_id": clip.clip_id,
-        "prompt": clip.prompt,
-        "seed": clip.seed,
-        "profile_name": clip.profile_name,
-        "profile_digest": clip.profile_digest,
-        "figures": [{"number": f.number, "path": str(f.path), "sha256": f.sha256} for f in clip.figures],
-        "names": list(clip.names),
-        "tags": list(clip.tags),
-        "priority": clip.priority,
-    }
-
-
-def clip_from_document(document: Mapping[str, Any]) -> Clip:
-    """The clip that `clip_to_document` wrote."""
-    return Clip(
-        prompt=document["prompt"],
-        seed=document["seed"],
-        profile_name=document["profile_name"],
-        profile_digest=document["profile_digest"],
-        figures=tuple(FigureImage(f["number"], Path(f["path"]), f["sha256"]) for f in document["figures"]),
-        names=tuple(document["names"]),
-        tags=tuple(document["tags"]),
-        priority=document["priority"],
-    )
 
 
 def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
@@ -281,39 +254,18 @@ def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
     return replace(clip, figures=tuple(figures))
 
 
-def _batch_document(plan: BatchPlan) -> dict[str, Any]:
-    return {
-        "batch_id": plan.batch_id,
-        "name": plan.name,
-        "source": plan.source,
-        "created_at": datetime.now(UTC).isoformat(),
-        "options": _options(plan.options),
-        "profiles": {digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()},
-        "refused": [{"row": row.number, "reason": row.reason} for row in plan.refused],
-        "shards": len(plan.shards),
-        "clips": plan.clips,
-        "missing": dict(plan.missing),
-        **{name: plan.origin.get(name) for name in ("dag_id", "run_id", "requested_by", "parent_batch_id")},
-    }
-
-
-def _options(options: BatchOptions) -> dict[str, Any]:
-    return {
-        "failure_limit": options.failure_limit,
-        "on_bad_rows": options.on_bad_rows,
-        "force": list(options.force),
-        "priority": options.priority,
-        "budget": options.budget,
-    }
-
-
-def read_document(store: ArtifactStore, name: str) -> Any:
-    """The JSON value of a document. Raises InputError when it is not in the store."""
-    content = store.get_document(name)
-    if content is None:
-        raise InputError(f"{name} is not in the store {store.url}")
-    return json.loads(content)
-
-
-def _encode(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode()
+def _batch_document(plan: BatchPlan) -> BatchDocument:
+    origin = {name: plan.origin.get(name) for name in ("dag_id", "run_id", "requested_by", "parent_batch_id")}
+    return BatchDocument(
+        batch_id=plan.batch_id,
+        name=plan.name,
+        source=plan.source,
+        created_at=datetime.now(UTC),
+        options=OptionsDocument(**asdict(plan.options)),
+        profiles={digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()},
+        refused=tuple(RefusedRow(row=row.number, reason=row.reason) for row in plan.refused),
+        shards=len(plan.shards),
+        clips=plan.clips,
+        missing=dict(plan.missing),
+        **origin,
+    )

@@ -9,10 +9,11 @@ from typing import Any
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import Batch
-from magi2.batches.plan import clip_from_document, load_batch, read_document, with_local_images
+from magi2.batches.documents import load_batch, load_finished, load_shard_document, read_document, report_name
+from magi2.batches.plan import with_local_images
+from magi2.batches.schema import ClipDocument, ReportedClips
 from magi2.config.load import override_profile
 from magi2.config.profile import Profile
-from magi2.config.strict import validate
 from magi2.errors import InputError
 from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
@@ -30,11 +31,8 @@ def rerun_batch(
     `only` holds clip ids (12 characters are enough) or "failed"; empty means all. Images come from the store, to
     `scratch`. Raises: InputError for an unknown batch or clip, ConfigError for a bad override.
     """
-    profiles = {
-        digest: validate(Profile, content, place=f"batch {batch_id}")
-        for digest, content in load_batch(store, batch_id)["profiles"].items()
-    }
-    changed = {digest: override_profile(profile, overrides) for digest, profile in profiles.items()}
+    document = load_batch(store, batch_id)
+    changed = {digest: override_profile(document.profile(digest), overrides) for digest in document.profiles}
     clips = tuple(
         replace(with_local_images(clip, store, scratch), profile_digest=changed[clip.profile_digest].digest())
         for clip in select_clips(store, batch_id, only)
@@ -85,11 +83,11 @@ def select_clips(store: ArtifactStore, batch_id: str, only: Sequence[str]) -> tu
 
 def batch_clips(store: ArtifactStore, batch_id: str) -> tuple[Clip, ...]:
     """Every clip of a planned batch: those that were to be rendered, by shard, then those that were finished."""
-    documents: list[Any] = []
-    for number in range(load_batch(store, batch_id)["shards"]):
-        documents += read_document(store, f"batches/{batch_id}/shards/{number}.json")["clips"]
-    documents += read_document(store, f"batches/{batch_id}/cached.json")
-    return tuple(clip_from_document(document) for document in documents)
+    documents: list[ClipDocument] = []
+    for number in range(load_batch(store, batch_id).shards):
+        documents += load_shard_document(store, batch_id, number).clips
+    documents += load_finished(store, batch_id).finished
+    return tuple(document.to_clip() for document in documents)
 
 
 def first_changed_stage(before: RecipeBook, after: RecipeBook) -> StageName | None:
@@ -116,5 +114,5 @@ def check_first_stage(
 
 
 def _failed(store: ArtifactStore, batch_id: str) -> set[str]:
-    report = read_document(store, f"batches/{batch_id}/report.json")
-    return {clip["clip_id"] for clip in report["failed"] if clip.get("clip_id")}
+    report = read_document(store, report_name(batch_id), ReportedClips)
+    return {clip.clip_id for clip in report.failed if clip.clip_id}

@@ -6,7 +6,6 @@ language model does not write the same one twice. Nothing goes that an undeliver
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ from typing import Any
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import all_results, batch_folder
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import NEGATIVE, StageName
@@ -130,37 +130,23 @@ def _manifests(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:
             yield manifest
 
 
-def _results(store: ArtifactStore) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-    """Batch, stage and results of every result document."""
-    for name in store.list_documents("batches"):
-        _, batch_id, *rest = name.split("/")
-        if len(rest) == 2 and rest[0] == "results":
-            document = json.loads(store.get_document(name) or b"{}")
-            yield batch_id, document.get("stage", ""), document.get("results", [])
-
-
 def _pending_keys(store: ArtifactStore) -> set[str]:
     """Keys of clips, in batches that the store knows, whose last stage has not been delivered."""
     made: dict[tuple[str, str], set[str]] = {}
     done: set[tuple[str, str]] = set()
-    for batch_id, stage, results in _results(store):
-        for result in results:
-            clip = (batch_id, result["clip_id"])
-            if result.get("key"):
-                made.setdefault(clip, set()).add(result["key"])
-            if stage == StageName.MUX and result["state"] in ("made", "reused"):
+    for document in all_results(store):
+        for result in document.results:
+            clip = (document.batch_id, result.clip_id)
+            if result.key:
+                made.setdefault(clip, set()).add(result.key)
+            if document.stage is StageName.MUX and result.has_artifact:
                 done.add(clip)
     return {key for clip, keys in made.items() if clip not in done for key in keys}
 
 
 def _keys_of_batch(store: ArtifactStore, batch_id: str) -> set[str]:
-    keys = {
-        result["key"]
-        for batch, _, results in _results(store)
-        if batch == batch_id
-        for result in results
-        if result.get("key")
-    }
+    documents = all_results(store, batch_folder(batch_id))
+    keys = {result.key for document in documents for result in document.results if result.key}
     if not keys:
         raise InputError(f"batch {batch_id} has no results in the store {store.url}")
     return keys

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.plan import load_batch
+from magi2.batches.documents import load_batch
 from magi2.catalog.batches import accelerator_seconds, get_batch
 from magi2.catalog.engine import catalog_url
 from magi2.catalog.records import BatchRecord, BatchState, Request, RunState
@@ -60,7 +60,7 @@ def check_may_start(settings: Settings, store: ArtifactStore, batch_id: str, sha
     except (BatchCancelledError, PausedError, BudgetSpentError):
         raise
     except Magi2Error as error:
-        if load_batch(store, batch_id)["options"].get("budget") is not None:
+        if load_batch(store, batch_id).options.budget is not None:
             raise
         logger.warning("goes on without knowing what is asked of batch %s: %s", batch_id, error)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, exists, select
 
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import batch_folder, batch_ids, is_planned
 from magi2.catalog.artifacts import insert_artifacts
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
-from magi2.catalog.documents import batch_ids, is_stored, read_batch
+from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import require_complete, require_identity
 from magi2.catalog.merge import merge_batch
 from magi2.catalog.records import ArtifactRecord
@@ -57,13 +58,13 @@ def rebuild(store: ArtifactStore, catalog: Catalog, *, force: bool = False) -> R
         try:
             stored = read_batch(store, batch_id)
         except CorruptedArtifactError as error:
-            problems.append(Problem(ProblemKind.DAMAGED, f"batches/{batch_id}", str(error)))
+            problems.append(Problem(ProblemKind.DAMAGED, batch_folder(batch_id), str(error)))
             continue
         merge_batch(catalog.database, stored)
         logger.info("batch %s is entered with %d clips", batch_id, len(stored.clips))
         batches, clips = batches + 1, clips + len(stored.clips)
     known = catalog.database.read(lambda connection: connection.scalars(select(BatchRow.batch_id)).all())
-    unproven = sum(not is_stored(store, batch_id) for batch_id in known)
+    unproven = sum(not is_planned(store, batch_id) for batch_id in known)
     catalog.database.write(_remove_clips_without_batch)
     return RebuildReport(artifacts, forgotten, batches, unproven, clips, tuple(problems))
 

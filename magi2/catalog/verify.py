@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, select
 
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import batch_folder, batch_ids
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
-from magi2.catalog.documents import batch_ids, read_batch
+from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import find_mismatch
 from magi2.catalog.merge import untried_clips
 from magi2.catalog.records import ArtifactRecord
@@ -67,7 +68,7 @@ def _check_batches(store: ArtifactStore, catalog: Catalog) -> Iterator[Problem]:
     stored = set()
     for batch_id in batch_ids(store):
         stored.add(batch_id)
-        place = f"batches/{batch_id}"
+        place = batch_folder(batch_id)
         try:
             planned = read_batch(store, batch_id).clips.keys()
         except CorruptedArtifactError as error:
@@ -86,7 +87,7 @@ def _check_batches(store: ArtifactStore, catalog: Catalog) -> Iterator[Problem]:
             yield Problem(ProblemKind.UNPROVEN, place, message)
     for batch_id in catalog.database.read(_batch_ids):
         if batch_id not in stored:
-            yield Problem(ProblemKind.UNPROVEN, f"batches/{batch_id}", "the catalog lists a batch without documents")
+            yield Problem(ProblemKind.UNPROVEN, batch_folder(batch_id), "the catalog lists a batch without documents")
 
 
 def _clip_ids(connection: Connection, batch_id: str) -> set[str]:

@@ -56,17 +56,14 @@ def rerun_command(
 
 def _check(deployment: Deployment, batch: str, only: list[str], overrides: list[str], from_stage: StageName) -> None:
     """Everything the run would refuse is refused here, where the user sees it at once."""
-    from magi2.batches.plan import load_batch
+    from magi2.batches.documents import load_batch
     from magi2.batches.rerun import check_first_stage, rerun_batch
-    from magi2.config.profile import Profile
-    from magi2.config.strict import validate
 
     store = deployment.store_to_render(dry_run=True)
     with TemporaryDirectory() as scratch:
         rerun_batch(store, batch, only=only, overrides=overrides, scratch=Path(scratch))
-    before = [
-        validate(Profile, content, place=f"batch {batch}") for content in load_batch(store, batch)["profiles"].values()
-    ]
+    document = load_batch(store, batch)
+    before = [document.profile(digest) for digest in document.profiles]
     check_first_stage(before, overrides, from_stage, deployment.recipe_book)
 
 

@@ -25,7 +25,7 @@ from magi2.config.price import Price
 from magi2.deployment import Deployment
 from magi2.errors import CancelledError, ConfigError, InfrastructureError, Magi2Error, PausedError, reason_of
 from magi2.jobs.step_rate import Pace, Position
-from magi2.report import Report, ReportedClip
+from magi2.report import ReportDocument, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.types import NEGATIVE, StageName
@@ -120,7 +120,7 @@ class CatalogRecorder:
         )
         return found[0] if found else None
 
-    def on_report(self, report: Report) -> None:
+    def on_report(self, report: ReportDocument) -> None:
         """A batch has come to its end."""
         self._enter(lambda catalog: _enter_report(catalog, report))
 
@@ -210,7 +210,7 @@ def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifes
     return [manifest, shared] if shared else [manifest]
 
 
-def _enter_report(catalog: Catalog, report: Report) -> None:
+def _enter_report(catalog: Catalog, report: ReportDocument) -> None:
     catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
     for clip in (clip for clip in report.failed if clip.clip_id):
         _enter_failure(catalog, report.batch_id, clip)

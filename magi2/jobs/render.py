@@ -123,7 +123,8 @@ def _in_this_process(contexts: Mapping[str, StageContext], store: ArtifactStore)
 
     def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
         results = run_stage(contexts[work.shard.profile.digest()], work.job.stage, work.clips)
-        write_results(store, work.job, results)
+        job = work.job
+        write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
         return results
 
     return compute

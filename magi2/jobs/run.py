@@ -99,7 +99,7 @@ def _results(
     stored = _stored(work, deployment)
     if stored is None:
         return compute(work, tell)
-    write_results(deployment.store, job, stored)
+    write_results(deployment.store, job.batch_id, job.shard, job.stage, job.attempt, stored)
     tell(StageStarted(job.stage.value, len(stored)))
     for result in stored:
         tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))

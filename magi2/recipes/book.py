@@ -120,8 +120,7 @@ class RecipeBook:
             checkpoints=(video_decoder, "audio_vae"),
             inputs={"video": video.key, "audio": preview.key},
         )
-        mux = self._recipe(StageName.MUX, self._mux, seed=clip.seed, inputs={"decode": decode.key})
-        return chain | {StageName.DECODE: decode, StageName.MUX: mux}
+        return chain | {StageName.DECODE: decode, StageName.MUX: mux_recipe(self.profile, clip.seed, decode.key)}
 
     def _encode(self, clip: Clip, caption: str) -> Recipe:
         config, checkpoints = dict(self._text), ["text_encoder"]
@@ -167,10 +166,6 @@ class RecipeBook:
             **({"video_vae": asdict(self.profile.architectures.video_vae)} if wan else {}),
         }
 
-    @cached_property
-    def _mux(self) -> dict[str, JSON]:
-        return asdict(self.profile.delivery) | {"fps": str(frame_rate(self.profile))}
-
     def _recipe(
         self,
         folder: str,
@@ -190,6 +185,17 @@ class RecipeBook:
             external=external or {},
             inputs=inputs or {},
         )
+
+
+def mux_recipe(profile: Profile, seed: int, decode_key: str) -> Recipe:
+    """The recipe of the delivered file of a decoded clip: no weights are in it, nor the clip's caption."""
+    return Recipe(
+        stage=StageName.MUX.value,
+        version=NUMERICS_VERSION[StageName.MUX],
+        config=asdict(profile.delivery) | {"fps": str(frame_rate(profile))},
+        seed=seed,
+        inputs={"decode": decode_key},
+    )
 
 
 def _images(clip: Clip) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,15 +40,21 @@ class Exported:
 
 
 def export_report(
-    store: ArtifactStore, batch_id: str, folder: Path, *, clips: ClipFiles, cost: BatchCost | None = None
+    store: ArtifactStore,
+    batch_id: str,
+    folder: Path,
+    *,
+    clips: ClipFiles,
+    cost: BatchCost | None = None,
+    made: Collection[tuple[str, StageName]] = (),
 ) -> Exported:
     """Write the batch's report to `folder`, or bring the one that is there up to date.
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
-    `LONGEST_LINK`), or nothing; `cost` is what the catalog knows of the batch.
+    `LONGEST_LINK`), or nothing; `cost` and `made` are what the catalog knows of the batch.
     Raises: InputError for an unknown batch, or a folder that holds anything else or cannot be written to.
     """
-    shared = share(store, batch_id, cost)
+    shared = share(store, batch_id, cost, made)
     _take(folder, batch_id)
     with_files = tuple(_with_files(clip, store, folder, clips) for clip in shared.clips)
     shared = replace(shared, clips=with_files)

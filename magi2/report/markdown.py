@@ -4,60 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from magi2.batches.schema import ReportDocument, ReportedClip, StageCount
 from magi2.config.price import amount_text
-from magi2.report.records import LISTS, Report, ReportedClip, StageCount
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: ReportDocument) -> str:
     """The report for people; what users wrote is no markup in it."""
     return "\n".join(_markdown(report)) + "\n"
 
 
-def _markdown(report: Report) -> Iterator[str]:
+def _markdown(report: ReportDocument) -> Iterator[str]:
     counts = report.counts
     verdict = "within" if report.is_within_limit else "over"
     yield f"# Batch {_cell(report.name)}"
     yield ""
     yield f"Batch `{report.batch_id}`, run `{report.run_id or 'by hand'}`, {counts['seconds']} s."
     yield ""
-    yield f"- {counts['clips_done']} clips done, {counts['clips_skipped']} were finished before"
+    yield f"- {counts['clips_done']} clips done"
     yield f"- {counts['clips_failed']} clips failed, {verdict} the limit of {report.failure_limit}"
     if report.budget is not None:
         yield f"- {len(report.over_budget)} clips skipped for lack of budget, which is {_money(report, report.budget)}"
     if report.cancelled:
         yield f"- {len(report.cancelled)} clips cancelled"
     yield f"- {counts['clips_flagged']} clips flagged: finished, but not to be called good"
+    yield f"- {counts['clips_reused']} of the finished clips were reused: this batch made none of their stages"
     yield f"- {counts['stages_computed']} stages computed, {counts['stages_reused']} reused"
     yield _cost_line(report)
     yield from _table("Failed", ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, report.failed))
     yield from _table("Flagged", ("clip", "name", "flags", "prompt"), map(_flagged_cells, report.flagged))
-    for title, clips in (("Skipped (budget)", report.over_budget), ("Cancelled", report.cancelled)):
-        yield from _table(title, ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, clips))
+    for title, unrendered in (("Skipped (budget)", report.over_budget), ("Cancelled", report.cancelled)):
+        yield from _table(title, ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, unrendered))
     header = ("stage", "computed", "reused", "failed", "seconds", "accelerator seconds", "cost")
     yield from _table("Stages", header, (_stage_cells(report, *item) for item in report.stages.items()))
-    priced = [clip for name in LISTS for clip in getattr(report, name) if clip.accelerator_seconds]
+    clips = (*report.failed, *report.flagged, *report.over_budget, *report.cancelled, *report.done)
+    priced = [clip for clip in clips if clip.accelerator_seconds]
     costs = ("clip", "name", "accelerator seconds", "cost")
     yield from _table("Cost", costs, (_cost_cells(report, clip) for clip in priced))
 
 
-def _cost_line(report: Report) -> str:
+def _cost_line(report: ReportDocument) -> str:
     if report.accelerator_seconds is None:
         return "- cost unknown: the catalog did not say"
     cost = f", {_money(report, report.cost)}" if report.cost is not None else ""
     return f"- {report.accelerator_seconds:,.1f} accelerator-seconds{cost}"
 
 
-def _stage_cells(report: Report, stage: str, count: StageCount) -> list[object]:
+def _stage_cells(report: ReportDocument, stage: str, count: StageCount) -> list[object]:
     seconds = (f"{count.seconds:.1f}", f"{count.accelerator_seconds:.1f}")
     return [stage, count.computed, count.reused, count.failed, *seconds, _money(report, count.cost)]
 
 
-def _cost_cells(report: Report, clip: ReportedClip) -> list[object]:
+def _cost_cells(report: ReportDocument, clip: ReportedClip) -> list[object]:
     names = ", ".join(clip.names)
     return [(clip.clip_id or "")[:12], names, f"{clip.accelerator_seconds:.1f}", _money(report, clip.cost)]
 
 
-def _money(report: Report, amount: float | None) -> str:
+def _money(report: ReportDocument, amount: float | None) -> str:
     return "" if amount is None else amount_text(amount, report.currency or "")
 
 

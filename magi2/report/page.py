@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, tostring
 
+from magi2.batches.schema import ReportDocument
 from magi2.config.price import amount_text
 from magi2.report.plain import duration, plain
-from magi2.report.records import Report
 from magi2.report.shared import SharedClip, SharedReport
 
 UNRENDERED = {
@@ -26,7 +26,6 @@ UNRENDERED = {
 TITLES = {
     "flagged": "Flagged: finished, but not to be called good",
     "done": "Done",
-    "skipped": "Finished before this run",
 }
 """The lists whose clips have a picture."""
 _STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
@@ -82,11 +81,11 @@ def _body(shared: SharedReport) -> Iterator[Element]:
     yield _node("footer", "The same in ", _link("report.json"), " and ", _link("clips.csv"), ".")
 
 
-def _figures(report: Report) -> Element:
+def _figures(report: ReportDocument) -> Element:
     figures = [
         ("done", str(len(report.done))),
-        ("finished before", str(len(report.skipped))),
         ("flagged", str(len(report.flagged))),
+        ("reused, made before this batch", str(report.counts["clips_reused"])),
         (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
         ("from start to end", duration(report.seconds)),
     ]
@@ -117,7 +116,7 @@ def _unrendered(title: str, clips: Sequence[SharedClip]) -> Iterator[Element]:
         yield _table(("clip", "name", "stage", "reason", "prompt"), rows)
 
 
-def _stages(report: Report) -> Iterator[Element]:
+def _stages(report: ReportDocument) -> Iterator[Element]:
     header = ["stage", "computed", "reused", "failed", "seconds"]
     header += ["accelerator-seconds"] if report.accelerator_seconds is not None else []
     header += ["cost"] if report.cost is not None else []
@@ -131,7 +130,7 @@ def _stages(report: Report) -> Iterator[Element]:
         yield _table(header, rows, numbers_from=1)
 
 
-def _money(report: Report, amount: float | None) -> str:
+def _money(report: ReportDocument, amount: float | None) -> str:
     return "" if amount is None else amount_text(amount, report.currency or "")
 
 
@@ -163,6 +162,7 @@ def _whole(clip: SharedClip) -> Iterator[Element]:
     facts = [("clip", (reported.clip_id or "")[:12]), ("profile", reported.profile), ("seed", str(reported.seed))]
     facts += [("tags", ", ".join(clip.tags))] if clip.tags else []
     facts += [("flags", ", ".join(reported.flags))] if reported.flags else []
+    facts += [("made", "before this batch")] if reported.reused else []
     facts += [(name, f"{each.state}, {each.seconds:.1f} s") for name, each in reported.stages.items()]
     if reported.accelerator_seconds:
         facts.append(("on accelerators", duration(reported.accelerator_seconds)))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.plan import load_batch
+from magi2.batches.documents import load_batch, load_report
 from magi2.batches.rerun import batch_clips
+from magi2.batches.schema import ReportDocument, ReportedClip
 from magi2.catalog.cost import BatchCost
-from magi2.report.build import build_report
-from magi2.report.records import LISTS, Report, ReportedClip
+from magi2.report.build import LISTS, build_report
+from magi2.types import StageName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +38,14 @@ class SharedClip:
     def to_json(self) -> dict[str, Any]:
         """The clip as JSON values."""
         own = ("state", "prompt", "tags", "video", "poster", "missing", "seconds")
-        return asdict(self.reported) | {name: getattr(self, name) for name in own}
+        return self.reported.model_dump(mode="json") | {name: getattr(self, name) for name in own}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedReport:
     """A report and its clips, in the order of its lists. `is_final`: the batch's run has ended."""
 
-    report: Report
+    report: ReportDocument
     clips: tuple[SharedClip, ...]
     requested_by: str | None
     created_at: str
@@ -54,16 +55,17 @@ class SharedReport:
         """The report as JSON values."""
         shared = {"requested_by": self.requested_by, "created_at": self.created_at, "is_final": self.is_final}
         lists = {state: [clip.to_json() for clip in self.clips if clip.state == state] for state in LISTS}
-        return self.report.to_json() | shared | lists
+        return self.report.model_dump(mode="json") | shared | lists
 
 
-def share(store: ArtifactStore, batch_id: str, cost: BatchCost | None) -> SharedReport:
-    """The batch as it stands, without files yet. Raises InputError for an unknown batch."""
-    batch = load_batch(store, batch_id)
-    stored = store.get_document(f"batches/{batch_id}/report.json")
-    report = build_report(store, batch_id, cost=cost)
+def share(
+    store: ArtifactStore, batch_id: str, cost: BatchCost | None, made: Collection[tuple[str, StageName]] = ()
+) -> SharedReport:
+    """The batch as it stands, without files yet; `cost` and `made` as in `build_report`, which says what it raises."""
+    batch, stored = load_batch(store, batch_id), load_report(store, batch_id)
+    report = build_report(store, batch_id, cost=cost, made=made)
     if stored is not None:
-        report = replace(report, seconds=json.loads(stored)["seconds"])  # of the run, not up to this moment
+        report = report.model_copy(update={"seconds": stored.seconds})  # of the run, not up to this moment
     whole = {clip.clip_id: clip for clip in batch_clips(store, batch_id)}
     clips = []
     for state in LISTS:
@@ -74,7 +76,7 @@ def share(store: ArtifactStore, batch_id: str, cost: BatchCost | None) -> Shared
     return SharedReport(
         report=report,
         clips=tuple(clips),
-        requested_by=batch["requested_by"],
-        created_at=batch["created_at"],
+        requested_by=batch.requested_by,
+        created_at=batch.created_at.isoformat(),
         is_final=stored is not None,
     )

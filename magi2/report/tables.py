@@ -11,7 +11,19 @@ from magi2.report.shared import SharedClip, SharedReport
 from magi2.types import StageName
 
 COLUMNS: Sequence[str] = (
-    *("clip_id", "names", "state", "profile", "seed", "tags", "flags", "failed_stage", "error_code", "reason"),
+    *(
+        "clip_id",
+        "names",
+        "state",
+        "reused",
+        "profile",
+        "seed",
+        "tags",
+        "flags",
+        "failed_stage",
+        "error_code",
+        "reason",
+    ),
     *(f"{stage}_seconds" for stage in StageName),
     *("seconds", "accelerator_seconds", "cost", "video", "poster", "missing", "prompt"),
 )
@@ -30,7 +42,8 @@ def to_csv(shared: SharedReport) -> str:
 
 def _values(clip: SharedClip, is_cost_known: bool) -> list[object]:
     reported, stages = clip.reported, clip.reported.stages
-    texts = (", ".join(reported.names), clip.state, reported.profile, reported.seed, ", ".join(clip.tags))
+    reused = "yes" if reported.reused else "no"
+    texts = (", ".join(reported.names), clip.state, reused, reported.profile, reported.seed, ", ".join(clip.tags))
     outcome = (", ".join(reported.flags), reported.stage, reported.error_code, reported.reason)
     seconds = (stages[stage].seconds if stage in stages else None for stage in StageName)
     files = (clip.video, clip.poster, clip.missing)

@@ -141,7 +141,7 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
             context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
         results = [lost.get(clip.clip_id) or next(made) for clip in clips]
-    write_results(store, job, results)
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
     return results
 
 

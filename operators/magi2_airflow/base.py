@@ -151,7 +151,7 @@ class StageOperator(Magi2Operator):
         self._is_killed = True
 
     def _job(self, deployment: Deployment, context: Context) -> StageJob:
-        from magi2.batches.plan import load_batch
+        from magi2.batches.documents import load_batch
         from magi2.runtime.job import StageJob
 
         batch = load_batch(deployment.store_to_render(), self.batch_id)
@@ -161,7 +161,7 @@ class StageOperator(Magi2Operator):
             self.stage,
             deployment.settings.store,
             attempt=context["ti"].try_number,
-            force=self.stage.value in batch["options"]["force"],
+            force=self.stage.value in batch.options.force,
             worker_module=self.worker_module,
         )
 

@@ -21,6 +21,7 @@ from airflow.sdk import BaseHook, BaseNotifier, Context
 from magi2.errors import Magi2Error
 
 if TYPE_CHECKING:
+    from magi2.batches.schema import ReportDocument
     from magi2.catalog import Catalog
     from magi2.deployment import Deployment
 
@@ -69,8 +70,8 @@ class BatchFinished(Magi2Notifier):
         if report is None:
             return [Notice("batch_finished", subject, f"batch {task.batch_id} ended without a report")]
         found = [Notice("batch_finished", subject, _summary(report), _figures(report))]
-        if not report["is_within_limit"]:
-            found.append(_too_many(task.batch_id, report["clips_failed"], report["failure_limit"]))
+        if not report.is_within_limit:
+            found.append(_too_many(task.batch_id, len(report.failed), report.failure_limit))
         return found
 
 
@@ -144,33 +145,33 @@ def _send(address: str, token: str | None, body: bytes) -> int:
         return connection.getresponse().status
 
 
-def _report(batch_id: str) -> dict[str, Any] | None:
-    from magi2.batches.plan import read_document
+def _report(batch_id: str) -> ReportDocument | None:
+    from magi2.batches.documents import load_report
     from magi2.deployment import Deployment
 
-    store, name = Deployment.from_environment().store, f"batches/{batch_id}/report.json"
-    return read_document(store, name) if store.get_document(name) is not None else None
+    return load_report(Deployment.from_environment().store, batch_id)
 
 
-def _summary(report: Mapping[str, Any]) -> str:
+def _summary(report: ReportDocument) -> str:
     from magi2.config.price import amount_text
 
     words = {
         "clips_done": "done",
-        "clips_skipped": "finished before",
         "clips_flagged": "flagged",
         "clips_failed": "failed",
         "clips_over_budget": "skipped for lack of budget",
         "clips_cancelled": "cancelled",
     }
-    counts = ", ".join(f"{report[name]} {word}" for name, word in words.items() if report[name])
-    cost = "" if report["cost"] is None else f"; {amount_text(report['cost'], report['currency'])}"
-    return f"batch {report['name']} ({report['batch_id']}) has ended: {counts or 'no clips'}{cost}"
+    counts = ", ".join(f"{report.counts[name]} {word}" for name, word in words.items() if report.counts[name])
+    reused = f"; {report.counts['clips_reused']} made before this batch" if report.counts["clips_reused"] else ""
+    cost = "" if report.cost is None else f"; {amount_text(report.cost, report.currency or '')}"
+    return f"batch {report.name} ({report.batch_id}) has ended: {counts or 'no clips'}{reused}{cost}"
 
 
-def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("run_id", "failure_limit", "seconds", "accelerator_seconds", "cost", "budget", "currency")
-    return {name: value for name, value in report.items() if name in names or name.startswith("clips_")}
+def _figures(report: ReportDocument) -> dict[str, Any]:
+    names = ("run_id", "failure_limit", "accelerator_seconds", "cost", "budget", "currency")
+    counts = {name: value for name, value in report.counts.items() if not name.startswith("stages_")}
+    return {name: getattr(report, name) for name in names} | counts
 
 
 def _too_many(batch_id: str, failed: float, limit: int) -> Notice:

@@ -94,18 +94,17 @@ def run_state(dag_id: str, run_id: str) -> str | None:
 
 
 def _settle(store: ArtifactStore, catalog: Catalog, batch: BatchRecord, state: str | None) -> None:
-    from magi2.batches.plan import read_document
+    from magi2.batches.documents import load_report
     from magi2.catalog import Action, Actor, BatchState
     from magi2.catalog.documents import read_batch
     from magi2.catalog.merge import merge_batch
 
-    batch_id, report = batch.batch_id, f"batches/{batch.batch_id}/report.json"
-    if store.get_document(report) is not None:
-        written = datetime.fromisoformat(read_document(store, report)["finished_at"])
-        if written >= catalog.batches.last_activity([batch_id])[batch_id]:
-            merge_batch(catalog.database, read_batch(store, batch_id))
-            logger.info("batch %s: its end is taken from its report", batch_id)
-            return
+    batch_id = batch.batch_id
+    report = load_report(store, batch_id)
+    if report is not None and report.finished_at >= catalog.batches.last_activity([batch_id])[batch_id]:
+        merge_batch(catalog.database, read_batch(store, batch_id))
+        logger.info("batch %s: its end is taken from its report", batch_id)
+        return
     catalog.batches.mark(batch_id, BatchState.CANCELLED)
     arguments = {"run_id": batch.run_id, "run_state": state or "deleted"}
     catalog.control.note(batch_id, Action.CANCEL, arguments, by=Actor("airflow", "Airflow"))

@@ -52,7 +52,7 @@ def compute(operator: StageOperator, work: StageWork, on_event: OnEvent) -> list
         cost = 1.0 if job.stage in ACCELERATOR_STAGES else 0.0
         on_event(ClipFinished(clip.clip_id, "made", key, 1.0, accelerator_seconds=cost))
         obey(job, clip.prompt)
-    write_results(store, job, results)
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
     return results
 
 

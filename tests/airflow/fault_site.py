@@ -24,7 +24,7 @@ from magi2.catalog.verify import verify
 from magi2.config.settings import Settings
 from magi2.deployment import Deployment
 from magi2.jobs.render import ClipRender
-from magi2.report import Report, build_report
+from magi2.report import ReportDocument, build_report
 from magi2.stages.progress import Silent
 from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, StageName
 from tests.airflow.airflow_site import is_alive, parent, wait_until
@@ -150,7 +150,7 @@ class Site:
         path = f"{self.airflow.run_path(DAG_ID, run_id)}/taskInstances/plan/xcomEntries/batch_id"
         return str(self.airflow.request("GET", path)["value"])
 
-    def report(self, run_id: str) -> Report:
+    def report(self, run_id: str) -> ReportDocument:
         return build_report(self.store, self.batch_id(run_id))
 
     def attempts(self, run_id: str, stage: StageName) -> int:
@@ -297,8 +297,8 @@ def check_as_if_nothing_happened(site: Site, run_id: str, calm: Calm, finished: 
         assert {run.state for run in again} <= {RunState.REUSED}
     for stage in STAGES:
         rows = [row for shard in range(len(calm.plan.shards)) for row in read_results(store, batch_id, shard, stage)]
-        assert {row["state"] for row in rows} <= {"made", "reused"}
-        had = {f"{stage.value}/{row['key']}" for row in rows}
+        assert {row.state for row in rows} <= {"made", "reused"}
+        had = {f"{stage.value}/{row.key}" for row in rows}
         assert had == {name for name in calm.digests if name.startswith(f"{stage.value}/")}
 
 

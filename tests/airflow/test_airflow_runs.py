@@ -114,7 +114,8 @@ def test_run_fails_when_more_clips_fail_than_the_batch_allows_and_still_reports(
     run = site.run(site.folder / "batches" / "night.jsonl", failure_limit=1)
     assert run.state == "failed"
     report = run.report
-    assert (report["clips_failed"], report["clips_skipped"], report["stages_computed"]) == (2, 2, 0)
+    assert (report["clips_failed"], report["clips_done"], report["clips_reused"]) == (2, 2, 2)
+    assert report["stages_computed"] == 0
     assert {run.task(f"shard.{stage}", 0)["state"] for stage in STAGES} == {"success"}
     assert run.task("report")["try_number"] == 1
     assert run.xcom("plan") == [0]
@@ -140,7 +141,7 @@ def test_finished_batch_needs_no_shard(site: Site, finished: Run) -> None:
     run = site.run(site.batch("finished", KITE, BOAT))
     assert run.state == "success"
     assert [run.task(task)["state"] for task in ("report", "shard.mux")] == ["success", "skipped"]
-    assert run.report["clips_skipped"] == 2
+    assert (run.report["clips_done"], run.report["clips_reused"]) == (2, 2)
 
 
 def test_housekeeping_runs(site: Site, finished: Run) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from magi2.batches.documents import load_report
 from magi2.batches.plan import BatchOptions
+from magi2.batches.schema import ReportDocument
 from magi2.config.settings import Settings
 from magi2.runtime.run_folder import run_folder
 from tests.airflow.fault_site import (
@@ -25,7 +27,7 @@ from tests.airflow.fault_site import (
     check_nobody_is_left,
     check_whole,
 )
-from tools.demo import find_report
+from tools.demo import find_batch
 from tools.demo_clips import export_clips
 
 EXAMPLES = Task(
@@ -54,6 +56,13 @@ def calm(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, small_
     return EXAMPLES.render_calmly(Settings(ckpt_root=tiny_checkpoint, store=str(store), configs=small_configs))
 
 
+def report_of(site: Site, run_id: str) -> ReportDocument:
+    batch = find_batch(site.store, run_id)
+    report = load_report(site.store, batch.batch_id) if batch else None
+    assert report is not None
+    return report
+
+
 @pytest.fixture(scope="module")
 def killed(server_site: Site) -> Killed:
     print(f"MAGI2_TEST_SEED={SEED}: {FAULT}")
@@ -69,11 +78,10 @@ def test_batch_survives_a_kill_there_too(server_site: Site, killed: Killed, calm
 
 
 def test_all_good_rows_are_rendered(server_site: Site, killed: Killed, tmp_path: Path) -> None:
-    report = find_report(server_site.store, killed.run_id)
-    assert report is not None
-    assert (report["clips_done"], report["clips_failed"], report["clips_flagged"]) == (5, 1, 0)
-    assert [clip["stage"] for clip in report["failed"]] == ["plan"]
-    clips = export_clips(server_site.store, report, tmp_path)
+    report = report_of(server_site, killed.run_id)
+    assert (len(report.done), len(report.failed), len(report.flagged)) == (5, 1, 0)
+    assert [clip.stage for clip in report.failed] == ["plan"]
+    clips = export_clips(server_site.store, report.batch_id, report.done, tmp_path)
     assert all(clip.file.stat().st_size > 10_000 for clip in clips)
     assert len(clips) == 5
 
@@ -81,9 +89,9 @@ def test_all_good_rows_are_rendered(server_site: Site, killed: Killed, tmp_path:
 def test_second_run_computes_nothing(server_site: Site, killed: Killed) -> None:
     run_id = server_site.start(EXAMPLES)
     assert server_site.wait(run_id) == "success"
-    report = find_report(server_site.store, run_id)
-    assert report is not None
-    assert (report["clips_skipped"], report["clips_failed"], report["stages_computed"]) == (5, 1, 0)
+    counts = report_of(server_site, run_id).counts
+    names = ("clips_done", "clips_reused", "clips_failed", "stages_computed")
+    assert [counts[name] for name in names] == [5, 5, 1, 0]
 
 
 def test_store_and_catalog_agree(server_site: Site, killed: Killed) -> None:

@@ -13,7 +13,6 @@ from magi2.batches.plan import Shard
 from magi2.batches.results import write_results
 from magi2.errors import ImageError
 from magi2.recipes.result import StageResult
-from magi2.runtime.job import StageJob
 from magi2.types import StageName
 from tests.render_helpers import make_clip, small_profile
 
@@ -28,7 +27,7 @@ def store(tmp_path: Path) -> LocalStore:
     store = LocalStore(tmp_path / "store")
     made = StageResult(StageName.ENCODE, GOOD, "made", 1.0, key="k")
     lost = replace(made, clip=LOST, state="failed", key=None, error=ImageError("broken"))
-    write_results(store, StageJob("night", 0, StageName.ENCODE, "store"), [lost, made])
+    write_results(store, "night", 0, StageName.ENCODE, 1, [lost, made])
     return store
 
 

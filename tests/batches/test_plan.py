@@ -20,19 +20,20 @@ from hypothesis import strategies as st
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
-from magi2.batches.batch_file import BadRow, Batch
+from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
+from magi2.batches.documents import load_batch
 from magi2.batches.plan import (
     MAX_SHARDS,
     MIN_CLIPS_PER_SHARD,
     BatchOptions,
     BatchPlan,
-    load_batch,
     load_shard,
     pack_shards,
     plan_batch,
     save_plan,
 )
 from magi2.batches.rerun import batch_clips
+from magi2.batches.schema import OptionsDocument, RefusedRow
 from magi2.checkpoints.layout import COMPONENTS
 from magi2.config.profile import Profile
 from magi2.errors import ContractError, ImageError, InputError
@@ -145,6 +146,13 @@ def test_force_puts_every_clip_into_shards(store: LocalStore) -> None:
     assert (found.cached, [shard.clips for shard in found.shards]) == ((), [(clip,)])
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_batch_may_go_as_far_before_others_as_a_row(sign: int) -> None:
+    assert BatchOptions(priority=sign * MAX_PRIORITY).priority == sign * 1_000_000
+    with pytest.raises(InputError, match="must be from -1000000 to 1000000"):
+        BatchOptions(priority=sign * (MAX_PRIORITY + 1))
+
+
 def test_bad_rows_are_refused_or_skipped(store: LocalStore) -> None:
     bad = BadRow(3, "the prompt is empty")
     with pytest.raises(InputError, match=r"1 bad rows, nothing was started:\n  row 3: the prompt is empty"):
@@ -156,7 +164,7 @@ def test_bad_rows_are_refused_or_skipped(store: LocalStore) -> None:
 def test_an_empty_plan_is_a_plan(store: LocalStore) -> None:
     nothing = plan(store, refused=[BadRow(1, "x")], options=BatchOptions(on_bad_rows="skip"))
     save_plan(nothing, store)
-    assert nothing.shards == () and load_batch(store, nothing.batch_id)["shards"] == 0
+    assert nothing.shards == () and load_batch(store, nothing.batch_id).shards == 0
 
 
 @pytest.mark.parametrize(
@@ -306,17 +314,18 @@ def test_the_batchs_document_says_what_was_asked(store: LocalStore) -> None:
     found = plan(store, *many(3), refused=[BadRow(9, "why")], options=options, origin={"run_id": "r1"})
     save_plan(found, store)
     document = load_batch(store, found.batch_id)
-    assert document["options"] == {
+    asked: dict[str, Any] = {
         "failure_limit": 2,
         "on_bad_rows": "skip",
-        "force": ["mux"],
+        "force": ("mux",),
         "priority": 0,
         "budget": None,
     }
-    assert document["refused"] == [{"row": 9, "reason": "why"}]
-    assert (document["name"], document["source"], document["clips"], document["shards"]) == ("night", "a.jsonl", 3, 1)
-    assert (document["run_id"], document["dag_id"]) == ("r1", None)
-    assert document["profiles"] == {PROFILE.digest(): json.loads(PROFILE.model_dump_json())}
+    assert document.options == OptionsDocument(**asked)
+    assert document.refused == (RefusedRow(row=9, reason="why"),)
+    assert (document.name, document.source, document.clips, document.shards) == ("night", "a.jsonl", 3, 1)
+    assert (document.run_id, document.dag_id) == ("r1", None)
+    assert document.profiles == {PROFILE.digest(): json.loads(PROFILE.model_dump_json())}
 
 
 def test_images_of_finished_clips_are_kept_for_a_rerun(store: LocalStore, picture: Path) -> None:

@@ -84,7 +84,7 @@ def _render_shard(
         job = StageJob(plan.batch_id, shard.number, stage, settings.store)
         recorder.on_stage_start(job, [clip.clip_id for clip in clips])
         results = run_stage(context, stage, clips)
-        write_results(store, job, results)
+        write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
         for result in results:
             recorder.on_event(job, _event(result))
         clips = [result.clip for result in results if result.error is None]

@@ -73,7 +73,8 @@ class StoredPlan:
         self, shards: Sequence[Sequence[Clip]], cached: Sequence[tuple[Clip, str | None]] = (), **changes: Any
     ) -> None:
         for number, clips in enumerate(shards):
-            self.put(f"shards/{number}.json", {"shard": number, "clips": [clip_document(clip) for clip in clips]})
+            shard = {"batch_id": self.batch_id, "shard": number, "profile_digest": REFINED}
+            self.put(f"shards/{number}.json", {**shard, "clips": [clip_document(clip) for clip in clips]})
         self.put("cached.json", [{**clip_document(clip), "key": key} for clip, key in cached])
         content = {
             "batch_id": self.batch_id,

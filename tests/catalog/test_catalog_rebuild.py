@@ -17,6 +17,7 @@ from tests.catalog.catalog_samples import (
     CREATED,
     PLAIN,
     PROFILES,
+    REFINED,
     StoredPlan,
     done,
     enter,
@@ -26,6 +27,8 @@ from tests.catalog.catalog_samples import (
     publish,
     result,
 )
+
+SHARD = {"batch_id": "night", "shard": 0, "profile_digest": REFINED}
 
 
 def states(catalog: Catalog, clips: list[Clip]) -> list[ClipState]:
@@ -301,11 +304,16 @@ def test_results_of_an_earlier_plan_are_history(catalog: Catalog, store: LocalSt
         ("batch.json", {"batch_id": "night"}, "batch.json: name: Field required"),
         ("batch.json", [], "batch.json"),
         ("cached.json", {"clips": []}, "cached.json"),
-        ("shards/0.json", {"shard": 0, "clips": []}, "counts 1 clips, the others hold 0"),
-        ("shards/0.json", {"shard": "zero", "clips": []}, "shards/0.json: shard"),
+        ("shards/0.json", {**SHARD, "clips": []}, "counts 1 clips, the others hold 0"),
+        ("shards/0.json", {**SHARD, "shard": "zero", "clips": []}, "shards/0.json: shard"),
+        ("shards/0.json", {**SHARD, "version": 99, "clips": []}, "shards/0.json has version 99"),
         ("report.json", {"failed": [{"clip_id": 3}]}, "report.json: failed.0.clip_id"),
         ("results/0.mux.json", {"shard": 0}, "results/0.mux.json"),
-        ("results/0.mux.json", {"shard": 0, "stage": "muxx", "attempt": 1, "results": []}, "stage"),
+        (
+            "results/0.mux.json",
+            {"batch_id": "night", "shard": 0, "stage": "muxx", "attempt": 1, "results": []},
+            "stage",
+        ),
     ],
 )
 def test_unreadable_document_is_named_and_disturbs_no_other_batch(

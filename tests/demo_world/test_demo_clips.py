@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,27 +11,18 @@ from PIL import Image
 
 from demo_world.scenes import PALETTE
 from magi2.artifacts.local import LocalStore
-from magi2.artifacts.store import ArtifactStore
-from magi2.report import build_report, save_report
-from magi2.types import Clip
+from magi2.report import build_report
 from tests.report_samples import NO_REFINER, clip, rendered
 from tools.demo_clips import ExportedClip, export_clips, judgement, safe_name, write_sheet
 
 PROMPT = "A large red circle moves slowly from left to right on a blue background, with a low tone."
 
 
-def report_of(store: ArtifactStore, clips: list[Clip], exact: Path) -> dict[str, Any]:
-    plan = rendered(store, clips, contents={"clip.mp4": exact.read_bytes()})
-    report: dict[str, Any] = json.loads(
-        store.get_document(save_report(build_report(store, plan.batch_id), store)) or ""
-    )
-    return report
-
-
 def test_files_are_called_by_row_and_stay_apart_when_rows_share_a_name(tmp_path: Path, exact: Path) -> None:
     store = LocalStore(tmp_path / "store")
     clips = [replace(clip(number, NO_REFINER), names=("Red ball, fast",)) for number in (1, 2)]
-    exported = export_clips(store, report_of(store, clips, exact), tmp_path / "out")
+    plan = rendered(store, clips, contents={"clip.mp4": exact.read_bytes()})
+    exported = export_clips(store, plan.batch_id, build_report(store, plan.batch_id).done, tmp_path / "out")
     assert {each.file.name for each in exported} == {f"Red-ball-fast-{each.clip_id[:8]}.mp4" for each in clips}
     assert {(each.name, each.prompt) for each in exported} == {("Red ball, fast", each.prompt) for each in clips}
     assert all(each.file.read_bytes() == exact.read_bytes() for each in exported)

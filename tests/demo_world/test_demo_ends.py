@@ -180,9 +180,9 @@ def test_interruption_before_a_plan_says_so(
 def test_run_with_a_report_tells_its_numbers(
     settings: Settings, store: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    batch = demo.find_document(store, RUN, "batch.json")
+    batch = demo.find_batch(store, RUN)
     assert batch is not None
-    save_report(build_report(store, batch["batch_id"]), store)
+    save_report(build_report(store, batch.batch_id), store)
     assert run(lambda: "success", settings, tmp_path / "clips")[0] == 0
     out, said = capsys.readouterr()
     assert json.loads(out)["clips_failed"] == 3  # the stages have not told what they made

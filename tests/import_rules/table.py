@@ -113,7 +113,7 @@ TABLE = [
         "magi2.jobs", "artifacts batches catalog config deployment errors parallel.layout recipes report runtime types"
     ),
     # What a run leaves behind: reports, status, figures.
-    Row("magi2.report", "artifacts batches catalog config errors files types", "prometheus_client"),
+    Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
     # Process groups that run the stages of one shard.
     Row("magi2.runtime", "batches catalog config deployment errors files platform recipes stages types", "torch"),
@@ -121,14 +121,15 @@ TABLE = [
     # The deployment: store and catalog, opened together.
     Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
     # The database, and the gate that asks it whether work may go on.
-    Row("magi2.catalog", "artifacts batches config errors files types", "alembic pydantic sqlalchemy"),
+    Row("magi2.catalog", "artifacts batches config errors files types", "alembic sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",
         "artifacts checkpoints.layout config errors files inputs media.image parallel.layout prompts recipes "
-        "runtime.job stages.snapshots types",
+        "stages.snapshots types",
+        "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
     # The stages, and the checkpoints that they load.

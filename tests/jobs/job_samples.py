@@ -78,7 +78,8 @@ class Computer:
         for result in results:
             code = result.error and result.error.code
             on_event(ClipFinished(result.clip.clip_id, result.state, result.key, 1.0, (), code, code and "too little"))
-        write_results(self.store, work.job, results)
+        job = work.job
+        write_results(self.store, job.batch_id, job.shard, job.stage, job.attempt, results)
         return results
 
     def _result(self, stage: StageName, clip: Clip) -> StageResult:

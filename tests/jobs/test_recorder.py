@@ -98,7 +98,7 @@ def run_stage(store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, sta
         else:
             results.append(StageResult(stage, clip, "made", 1.0, key=publish(store, clip, stage, tmp_path)))
         recorder.on_event(this, event(results[-1]))
-    write_results(store, this, results)
+    write_results(store, this.batch_id, this.shard, stage, this.attempt, results)
 
 
 def test_where_a_shard_is_and_what_loading_took_is_in_the_catalog(

@@ -57,7 +57,7 @@ def test_stage_that_is_stored_whole_computes_nothing_and_leaves_its_results(
     results = run_stage_job(work_of(plan, store, StageName.ENHANCE), deployment, computer, on_event=heard.append)
     assert computer.asked == []
     assert [(result.state, result.key) for result in results] == [("reused", key) for key in keys]
-    assert [row["state"] for row in read_results(store, plan.batch_id, 0, StageName.ENHANCE)] == ["reused"] * 3
+    assert [row.state for row in read_results(store, plan.batch_id, 0, StageName.ENHANCE)] == ["reused"] * 3
     assert [event.key for event in heard if isinstance(event, ClipFinished)] == keys
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
-from magi2.batches.plan import load_batch, load_shard
+from magi2.batches.documents import load_batch
+from magi2.batches.plan import load_shard
 from magi2.batches.results import write_results
 from magi2.catalog import Catalog, open_catalog
 from magi2.catalog.engine import catalog_url
@@ -23,7 +24,6 @@ from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.load import recipe_book
 from magi2.recipes.result import StageResult
-from magi2.runtime.job import StageJob
 from magi2.types import Clip, StageName
 
 
@@ -48,12 +48,12 @@ class Deployment:
         """Leave what the stages leave when every clip of a batch is rendered."""
         settings = Settings.from_environment()
         weights = CheckpointFolder(settings.checkpoint_root())
-        for number in range(load_batch(self.store, batch_id)["shards"]):
+        for number in range(load_batch(self.store, batch_id).shards):
             shard = load_shard(self.store, batch_id, number, self.folder)
             book = recipe_book(shard.profile, settings, weights)
             for stage in shard.profile.stages:
                 results = [StageResult(stage, clip, "made", 1.0, self._made(book, clip, stage)) for clip in shard.clips]
-                write_results(self.store, StageJob(batch_id, number, stage, self.store.url), results)
+                write_results(self.store, batch_id, number, stage, 1, results)
 
     def _made(self, book: RecipeBook, clip: Clip, stage: StageName) -> str:
         recipe = book.enhance(clip) if stage is StageName.ENHANCE else book.chain(clip, clip.prompt)[stage]

@@ -32,7 +32,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
         error = magi2.errors.ImageError("no picture") if failed else None
         results.append(StageResult(job.stage, clip, "failed" if failed else "made", 1.0, None, (), error))
         progress.clip_finished(results[-1])
-    write_results(store, job, results)
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
 
 
 if __name__ == "__main__":

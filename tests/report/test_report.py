@@ -8,12 +8,24 @@ import pytest
 
 from magi2.artifacts.local import LocalStore
 from magi2.batches.batch_file import BadRow
+from magi2.batches.documents import results_name, write_document
 from magi2.batches.failures import save_failure
-from magi2.errors import ImageError, InfrastructureError, InputError
+from magi2.batches.plan import BatchPlan
+from magi2.batches.results import read_results
+from magi2.batches.schema import ClipResult, ResultsDocument
+from magi2.errors import (
+    BatchCancelledError,
+    BudgetSpentError,
+    CancelledError,
+    ImageError,
+    InfrastructureError,
+    InputError,
+    Magi2Error,
+)
 from magi2.recipes.captions import FALLBACK
 from magi2.report import build_report, save_report, to_markdown
-from magi2.types import StageName
-from tests.report_samples import NO_REFINER, clip, deliver, planned, run_stages
+from magi2.types import Clip, StageName
+from tests.report_samples import BOOKS, NO_REFINER, TINY, clip, deliver, planned, publish_files, run_stages
 
 
 def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
@@ -37,9 +49,9 @@ def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
         "clips_done": 2,
         "clips_flagged": 1,
         "clips_failed": 2,
-        "clips_skipped": 0,
         "clips_over_budget": 0,
         "clips_cancelled": 0,
+        "clips_reused": 0,
         # six stages, five without refiner; one is reused and the failed clip came to its third
         "stages_computed": 5 + 5 + 4 + 1,
         "stages_reused": 4,
@@ -73,20 +85,106 @@ def test_results_of_a_later_attempt_count_more_than_an_earlier_failure(store: Lo
     assert build_report(store, plan.batch_id).counts["clips_failed"] == 0
 
 
+MADE = {"enhance": "made", "encode": "made", "preview": "made", "refine": "made", "decode": "made", "mux": "made"}
+
+
+def tell(
+    store: LocalStore, plan: BatchPlan, stage: StageName, state: str, key: str | None = None, **place: int
+) -> None:
+    """A document in which one stage tells of the first clip of the first shard."""
+    row = ClipResult(clip_id=plan.shards[0].clips[0].clip_id, state=state, key=key, seconds=1.0)  # type: ignore[arg-type]
+    values = {"batch_id": plan.batch_id, "shard": 0, "attempt": 1, **place}
+    document = ResultsDocument(**values, stage=stage, results=(row,))  # type: ignore[arg-type]
+    write_document(store, results_name(plan.batch_id, document.shard, stage), document)
+
+
+@pytest.mark.parametrize("state", ["made", "reused"])
+@pytest.mark.parametrize("stage", [StageName.ENHANCE, StageName.PREVIEW, StageName.DECODE])
+def test_a_delivered_clip_is_done_whatever_an_earlier_attempt_told(
+    store: LocalStore, stage: StageName, state: str
+) -> None:
+    plan = planned(store, [clip(1)])
+    tell(store, plan, stage, "failed")
+    save_failure(store, plan.batch_id, 0, StageName.ENCODE, CancelledError("ended"))
+    tell(store, plan, StageName.MUX, state, "b" * 64, attempt=2)
+    report = build_report(store, plan.batch_id)
+    assert [(c.clip_id, c.key, set(c.stages)) for c in report.done] == [(clip(1).clip_id, "b" * 64, {"mux"})]
+    assert (report.failed, sum(count.failed for count in report.stages.values())) == ((), 0)
+
+
+@pytest.mark.parametrize("error", [CancelledError("ended"), BatchCancelledError("by ann"), BudgetSpentError("spent")])
+def test_a_clip_whose_file_a_killed_worker_left_is_done(store: LocalStore, error: Magi2Error) -> None:
+    """The last stage tells nothing before all clips of its shard are through; what it decoded says which file it is."""
+    delivered, lost = clip(1), clip(2)
+    plan = planned(store, [delivered, lost])
+    for each in (delivered, lost):
+        chain = BOOKS[each.profile_digest].chain(each, each.prompt)
+        tell_all(store, plan, StageName.DECODE, chain[StageName.DECODE].key, each)
+    key = publish_files(store, delivered, {})
+    save_failure(store, plan.batch_id, 0, StageName.MUX, error)
+    report = build_report(store, plan.batch_id)
+    assert [(c.clip_id, c.key, c.reused) for c in report.done] == [(delivered.clip_id, key, False)]
+    others = (*report.failed, *report.cancelled, *report.over_budget)
+    assert [c.clip_id for c in others] == [lost.clip_id]
+
+
+def tell_all(store: LocalStore, plan: BatchPlan, last: StageName, key: str, told: Clip) -> None:
+    """Add a clip's results of every stage up to `last`, whose artifact has the `key`."""
+    for stage in TINY.stages[: TINY.stages.index(last) + 1]:
+        row = ClipResult(clip_id=told.clip_id, state="made", key=key if stage is last else "d" * 64)
+        rows = (*read_results(store, plan.batch_id, 0, stage), row)
+        document = ResultsDocument(batch_id=plan.batch_id, shard=0, stage=stage, attempt=1, results=rows)
+        write_document(store, results_name(plan.batch_id, 0, stage), document)
+
+
+def test_a_file_that_results_of_an_earlier_plan_name_counts_while_it_is_there(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    key = publish_files(store, clip(1), {})
+    tell(store, plan, StageName.MUX, "made", key, shard=7)
+    assert [c.key for c in build_report(store, plan.batch_id).done] == [key]
+    store.remove(StageName.MUX, key)
+    assert [c.stage for c in build_report(store, plan.batch_id).failed] == ["enhance"]
+
+
+def test_what_an_earlier_attempt_of_the_batch_made_is_not_reused(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    for stage in TINY.stages:
+        tell(store, plan, stage, "reused", "d" * 64, attempt=2)
+    reused = build_report(store, plan.batch_id)
+    assert (reused.done[0].reused, reused.counts["clips_reused"]) == (True, 1)
+    made = build_report(store, plan.batch_id, made=[(clip(1).clip_id, stage) for stage in TINY.stages])
+    assert {name: each.state for name, each in made.done[0].stages.items()} == MADE
+    names = ("clips_done", "clips_reused", "stages_computed", "stages_reused")
+    assert [made.counts[name] for name in names] == [1, 0, 6, 0]
+    tell(store, plan, StageName.PREVIEW, "made", "d" * 64, shard=3)  # when the clip was in another shard
+    assert build_report(store, plan.batch_id).done[0].stages["preview"].state == "made"
+
+
+def test_a_clip_that_a_retried_plan_finds_made_by_its_own_batch_is_not_reused(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    deliver(store, clip(1), tmp_path)
+    plan = planned(store, [clip(1)])
+    report = build_report(store, plan.batch_id, made=[(clip(1).clip_id, StageName.MUX)])
+    names = ("clips_done", "clips_reused", "stages_computed", "stages_reused")
+    assert [report.counts[name] for name in names] == [1, 0, 1, 5]
+
+
 def test_unfinished_task_is_told_as_such(store: LocalStore) -> None:
     plan = planned(store, [clip(1)])
     assert build_report(store, plan.batch_id).failed[0].reason == "its task has not finished"
 
 
-def test_finished_clips_are_skipped_and_their_stages_reused(store: LocalStore, tmp_path: Path) -> None:
+def test_finished_clips_are_done_and_reused_and_so_are_their_stages(store: LocalStore, tmp_path: Path) -> None:
     finished = clip(1)
     deliver(store, finished, tmp_path)
     plan = planned(store, [finished, clip(2, NO_REFINER)])
     assert [len(shard.clips) for shard in plan.shards] == [1]
     run_stages(store, plan, {})
     report = build_report(store, plan.batch_id)
-    assert [(c.clip_id, c.key) for c in report.skipped] == [(finished.clip_id, plan.finished[finished.clip_id])]
-    assert (report.counts["clips_done"], report.counts["clips_skipped"]) == (1, 1)
+    reused = [(c.clip_id, c.key) for c in report.done if c.reused]
+    assert reused == [(finished.clip_id, plan.finished[finished.clip_id])]
+    assert (report.counts["clips_done"], report.counts["clips_reused"]) == (2, 1)
     assert report.counts["stages_reused"] == 6 + 1
 
 
@@ -96,7 +194,7 @@ def test_batch_without_shards_has_a_report(store: LocalStore, tmp_path: Path) ->
     plan = planned(store, [finished])
     assert not plan.shards
     report = build_report(store, plan.batch_id)
-    assert (report.counts["clips_skipped"], report.counts["stages_computed"]) == (1, 0)
+    assert [report.counts[name] for name in ("clips_done", "clips_reused", "stages_computed")] == [1, 1, 0]
     assert report.is_within_limit
 
 
@@ -105,8 +203,8 @@ def test_flagged_file_of_an_earlier_run_is_not_called_good(store: LocalStore, tm
     deliver(store, finished, tmp_path, flags=("clipped_audio",))
     plan = planned(store, [finished])
     report = build_report(store, plan.batch_id)
-    assert [c.flags for c in report.flagged] == [("clipped_audio",)]
-    assert not report.skipped
+    assert [(c.flags, c.reused) for c in report.flagged] == [(("clipped_audio",), True)]
+    assert (report.counts["clips_reused"], report.done) == (1, ())
 
 
 def test_flags_of_a_cached_clips_caption_and_embeddings_are_named(store: LocalStore, tmp_path: Path) -> None:

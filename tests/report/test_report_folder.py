@@ -217,8 +217,9 @@ def test_clips_finished_before_and_refused_rows_are_shown(store: LocalStore, tmp
     plan = planned(store, [clip(1)], BadRow(7, "the prompt is empty"))
     export_report(store, plan.batch_id, tmp_path / "out", clips="none")
     words = Page(tmp_path / "out" / "index.html").words
-    assert "Finished before this run (1)" in words and "row 7" in words and "the prompt is empty" in words
-    assert [row["state"] for row in rows_of(tmp_path / "out")] == ["failed", "skipped"]
+    assert "Done (1)" in words and "before this batch" in words
+    assert "row 7" in words and "the prompt is empty" in words
+    assert [(row["state"], row["reused"]) for row in rows_of(tmp_path / "out")] == [("failed", "no"), ("done", "yes")]
 
 
 def test_clips_that_were_not_rendered_for_lack_of_budget_are_no_failures(store: LocalStore, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.tensors import load_tensors
-from magi2.batches.plan import clip_to_document
+from magi2.batches.plan import save_plan
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.config.strict import validate
@@ -21,6 +20,7 @@ from magi2.stages.context import TENSORS
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
+from tests.batch_samples import one_shard
 from tests.render_helpers import CONFIGS, make_clip, small_profile
 
 STEPS, SNAPSHOT_EVERY = 4, 2
@@ -43,13 +43,7 @@ class RanksShard:
 
     def plan(self, number: int, clips: Sequence[Clip]) -> None:
         """Write the documents of a shard."""
-        store, digest = LocalStore(self.store), self.profile.digest()
-        batch = {"batch_id": BATCH, "profiles": {digest: self.profile.model_dump(mode="json")}, "options": {}}
-        store.put_document(f"batches/{BATCH}/batch.json", json.dumps(batch).encode())
-        for figure in (figure for clip in clips for figure in clip.figures):
-            store.put_document(f"images/{figure.sha256}", figure.path.read_bytes())
-        shard = {"profile_digest": digest, "clips": list(map(clip_to_document, clips))}
-        store.put_document(f"batches/{BATCH}/shards/{number}.json", json.dumps(shard).encode())
+        save_plan(one_shard(BATCH, self.profile, clips, number=number), LocalStore(self.store))
 
     def run_alone(self, stage: StageName, clips: Sequence[Clip]) -> list[str]:
         """Make a stage of the clips by one rank in this process; their states."""

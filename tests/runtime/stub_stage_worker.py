@@ -98,7 +98,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
         fault.at(job.stage, number, "published")
         progress.clip_finished(results[-1])
         fault.at(job.stage, number, "told")
-    write_results(store, job, results)
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
     fault.at(job.stage, 0, "results")
 
 

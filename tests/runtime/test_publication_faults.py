@@ -107,7 +107,7 @@ def check(case: Path, expected: LocalStore, stage: StageName, fault: Fault, was_
     store = LocalStore(case / "store")
     assert digests(store) == digests(expected)
     rows = read_results(store, "batch", 0, stage)
-    assert [row["key"] for row in rows] == [recipe(stage, clip).key for clip in CLIPS]
+    assert [row.key for row in rows] == [recipe(stage, clip).key for clip in CLIPS]
     store.sweep(older_than_hours=0)
     for folder in {path.parent for path in (store.root / "artifacts").rglob("*") if path.is_file()}:
         manifest = store.find(folder.parent.parent.name, folder.name)

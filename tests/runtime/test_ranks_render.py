@@ -180,6 +180,6 @@ def test_clips_without_enough_memory_fail_alone_and_a_new_group_goes_on_only_aft
     assert "141.00 GiB" in said and "rank 0 held" in said
     assert len(list((crew.machine.folder / "logs").iterdir())) == 2
     rows = read_results(LocalStore(crew.shard.store), BATCH, 1, StageName.PREVIEW)
-    assert [row["state"] for row in rows] == ["failed", "reused", "failed", "made"]
+    assert [row.state for row in rows] == ["failed", "reused", "failed", "made"]
     for clip in (first, last):
         assert crew.shard.digests(StageName.PREVIEW, clip) == by_two.digests(StageName.PREVIEW, clip)

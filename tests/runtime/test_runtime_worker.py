@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from magi2.artifacts import LocalStore
-from magi2.batches.plan import clip_to_document
-from magi2.batches.results import failed_clips, read_results, results_name, write_results
+from magi2.batches.documents import results_name
+from magi2.batches.plan import save_plan
+from magi2.batches.results import failed_clips, read_results, write_results
+from magi2.batches.schema import ClipResult
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import (
@@ -33,6 +35,7 @@ from magi2.runtime.exit_codes import ExitCode
 from magi2.runtime.job import StageJob
 from magi2.runtime.progress import EventProgress
 from magi2.types import Clip, StageName
+from tests.batch_samples import one_shard
 from tests.runtime.runtime_helpers import Machine
 
 Outcome = Callable[[Clip], Magi2Error | None]
@@ -41,12 +44,8 @@ Outcome = Callable[[Clip], Magi2Error | None]
 def put_shard(store: LocalStore, *, profile_name: str = "tiny", count: int = 3) -> list[Clip]:
     """The documents of a batch of one shard."""
     profile = load_profile(profile_name, Settings().configs)
-    digest = profile.digest()
-    clips = [Clip(f"prompt {number}", number, profile.name, digest) for number in range(count)]
-    batch = {"batch_id": "batch", "profiles": {digest: profile.model_dump(mode="json")}}
-    shard = {"batch_id": "batch", "shard": 0, "profile_digest": digest, "clips": list(map(clip_to_document, clips))}
-    store.put_document("batches/batch/batch.json", json.dumps(batch).encode())
-    store.put_document("batches/batch/shards/0.json", json.dumps(shard).encode())
+    clips = [Clip(f"prompt {number}", number, profile.name, profile.digest()) for number in range(count)]
+    save_plan(one_shard("batch", profile, clips), store)
     return clips
 
 
@@ -70,7 +69,7 @@ class Bench:
             scratch = self.folder / f"scratch-{len(list(self.folder.iterdir()))}"
             worker.run_job(job, scratch, progress, publishes_results=True)
 
-    def rows(self, stage: StageName = StageName.PREVIEW) -> list[dict[str, Any]]:
+    def rows(self, stage: StageName = StageName.PREVIEW) -> tuple[ClipResult, ...]:
         return read_results(self.store, "batch", 0, stage)
 
     def _prepare(self, profile: object, settings: Settings, clips: object, **rest: object) -> object:
@@ -142,13 +141,13 @@ def test_nothing_is_prepared_when_no_clip_is_left(bench: Bench) -> None:
     assert bench.prepared == 1
     bench.run(StageName.ENCODE)
     assert bench.prepared == 1
-    assert bench.rows(StageName.ENCODE) == []
+    assert bench.rows(StageName.ENCODE) == ()
 
 
 def test_stage_that_the_profile_lacks_has_nothing_to_do(bench: Bench) -> None:
     put_shard(bench.store, profile_name="tiny-preview")
     bench.run(StageName.REFINE)
-    assert (bench.asked, bench.prepared, bench.rows(StageName.REFINE)) == ([], 0, [])
+    assert (bench.asked, bench.prepared, bench.rows(StageName.REFINE)) == ([], 0, ())
     bench.run(StageName.DECODE)
     assert len(bench.asked) == 3
 
@@ -159,7 +158,7 @@ def test_shard_of_which_every_clip_may_succeed_later_is_retried(bench: Bench, ki
     bench.outcome = lambda clip: kind(f"clip {clip.seed}")
     with pytest.raises(kind, match="all 3 clips failed, the first with: clip 0"):
         bench.run()
-    assert [row["state"] for row in bench.rows()] == ["failed"] * 3
+    assert [row.state for row in bench.rows()] == ["failed"] * 3
 
 
 @pytest.mark.parametrize(
@@ -202,8 +201,8 @@ def test_results_that_are_damaged_are_told_from_none(bench: Bench) -> None:
 def test_long_errors_are_cut_in_the_results(bench: Bench) -> None:
     clip = Clip("secret " * 100, 1, "tiny", "0" * 64)
     result = StageResult(StageName.ENHANCE, clip, "failed", 1.0, error=InputError(f"bad prompt: {clip.prompt}"))
-    write_results(bench.store, StageJob("batch", 0, StageName.ENHANCE, bench.store.url), [result])
-    assert len(bench.rows(StageName.ENHANCE)[0]["error"]) == 200
+    write_results(bench.store, "batch", 0, StageName.ENHANCE, 1, [result])
+    assert len(bench.rows(StageName.ENHANCE)[0].error or "") == 200
 
 
 @pytest.mark.slow
@@ -229,5 +228,5 @@ def test_real_worker_runs_a_real_stage(
     assert [clip.state for clip in first.clips] == ["made", "made"]
     assert [clip.clip_id for clip in first.clips] == [clip.clip_id for clip in clips]
     assert all(clip.peak_memory_bytes > 2**20 for clip in first.clips)
-    assert [row["state"] for row in read_results(store, "batch", 0, StageName.ENHANCE)] == ["made", "made"]
+    assert [row.state for row in read_results(store, "batch", 0, StageName.ENHANCE)] == ["made", "made"]
     assert machine.lock_is_free()

@@ -8,6 +8,7 @@ from typing import Literal
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 
+from magi2.batches.documents import batch_folder
 from magi2.types import StageName
 from magi2_airflow.renders.deployment import BatchId, Deployment, Site
 
@@ -33,7 +34,7 @@ def results(site: Site, batch_id: BatchId, name: str) -> Response:
 
 def _document(site: Deployment, batch_id: str, name: str) -> bytes:
     site.batch(batch_id)
-    content = site.store.get_document(f"batches/{batch_id}/{name}")
+    content = site.store.get_document(f"{batch_folder(batch_id)}/{name}")
     if content is None:
         raise HTTPException(404, "not there, or not yet")
     return content

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from magi2.batches.batch_file import MAX_PRIORITY
 from magi2_airflow.renders.contract import StageText
 
 ClipIdText = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -57,7 +58,7 @@ class ResumeRequest(ActionRequest):
 class PriorityRequest(ActionRequest):
     """Let the batch's shards start before those of batches with a lower number."""
 
-    priority: Annotated[int, Field(ge=-1000, le=1000)]
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 
 
 class BudgetRequest(ActionRequest):

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from magi2_airflow.renders.airflow_api import airflow_app
 from magi2_airflow.renders.app import app
 
+from magi2.batches.batch_file import MAX_PRIORITY
 from magi2.catalog import Actor, BatchState
 from tests.operators.renders.renders_site import BATCH, OTHER, RUN, Site, client, end
 
@@ -65,7 +66,8 @@ def test_a_batch_pauses_and_goes_on(own_site: Site, user: TestClient) -> None:
 def test_priority_is_set(own_site: Site, user: TestClient) -> None:
     assert act(user, "priority", priority=7).json()["batch"]["priority"] == 7
     assert log(own_site) == [("the user", "set_priority", {"priority": 7})]
-    assert act(user, "priority", priority=10**9).status_code == 422
+    assert act(user, "priority", priority=-MAX_PRIORITY).status_code == 200
+    assert act(user, "priority", priority=MAX_PRIORITY + 1).status_code == 422
 
 
 def test_a_budget_is_set_and_lifted(own_site: Site, user: TestClient) -> None:

@@ -1,0 +1,300 @@
+"""What the documents of a batch say: one model for each kind, and one version for all of them.
+
+A document without a version is of version 1, as all were before they had one; `upgraded` says what changed since.
+Keys that a model does not have are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from magi2.config.profile import Profile
+from magi2.config.strict import validate
+from magi2.errors import CorruptedArtifactError
+from magi2.types import Clip, FigureImage, StageName
+
+VERSION = 2
+
+Moment = Annotated[AwareDatetime, PlainSerializer(lambda moment: moment.isoformat(), when_used="json")]
+
+
+class Content(BaseModel):
+    """A part of a document."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Document(Content):
+    """A document of today's version."""
+
+    version: int = VERSION
+
+    @classmethod
+    def upgraded(cls, content: Any) -> Any:
+        """The JSON value of a document of version 1 as today's version has it."""
+        return content
+
+
+class ClipDocument(Content):
+    """A clip; its id is that of its content."""
+
+    clip_id: str
+    prompt: str
+    seed: int
+    profile_name: str
+    profile_digest: str
+    figures: tuple[FigureImage, ...]
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+    priority: int
+
+    @classmethod
+    def of(cls, clip: Clip, **more: Any) -> Self:
+        """The document of a clip; `more` is what a subclass adds."""
+        return cls(clip_id=clip.clip_id, **_values(clip), **more)
+
+    def to_clip(self) -> Clip:
+        """The clip, with its images where they lay when it was planned."""
+        return Clip(**_values(self))
+
+    @model_validator(mode="after")
+    def _check_id(self) -> Self:
+        content = self.to_clip()
+        if content.clip_id != self.clip_id:
+            raise ValueError(f"clip {self.clip_id[:12]} has the content of {content.short_id}")
+        return self
+
+
+class FinishedClip(ClipDocument):
+    """A clip found finished by the plan: `key` of its file, `flags` of its caption and embeddings."""
+
+    key: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+class FinishedDocument(Document):
+    """The clips that were finished when the batch was planned."""
+
+    finished: tuple[FinishedClip, ...]
+
+    @classmethod
+    def upgraded(cls, content: Any) -> Any:
+        """Version 1 was the bare list."""
+        return {"finished": content} if isinstance(content, list) else content
+
+
+class ShardDocument(Document):
+    """The clips, all of one profile, that one task renders with one load of the weights."""
+
+    batch_id: str
+    shard: int
+    profile_digest: str
+    clips: tuple[ClipDocument, ...]
+
+
+class RefusedRow(Content):
+    """A row of the batch file that cannot be rendered, and why."""
+
+    row: int
+    reason: str
+
+
+class OptionsDocument(Content):
+    """What a user decided about a batch, see `magi2.batches.plan.BatchOptions`."""
+
+    failure_limit: int
+    on_bad_rows: str
+    force: tuple[str, ...] = ()
+    priority: int = 0
+    budget: float | None = None
+
+
+class BatchDocument(Document):
+    """A batch as planned. `profiles` are resolved, by digest; `missing` counts the clips that lack a stage."""
+
+    batch_id: str
+    name: str
+    source: str
+    created_at: Moment
+    options: OptionsDocument
+    profiles: dict[str, dict[str, Any]]
+    refused: tuple[RefusedRow, ...]
+    shards: int
+    clips: int
+    missing: dict[str, int] = {}
+    dag_id: str | None = None
+    run_id: str | None = None
+    requested_by: str | None = None
+    parent_batch_id: str | None = None
+
+    def settings(self, digest: str) -> dict[str, Any]:
+        """A profile as it was resolved. Raises CorruptedArtifactError for one that the batch does not have."""
+        if digest not in self.profiles:
+            raise CorruptedArtifactError(f"batch {self.batch_id}: its document lacks the profile {digest[:12]}")
+        return self.profiles[digest]
+
+    def profile(self, digest: str) -> Profile:
+        """A profile by its digest. Raises as `settings` does, ConfigError for one that this version cannot render."""
+        return validate(Profile, self.settings(digest), place=f"batch {self.batch_id}")
+
+
+class ClipResult(Content):
+    """What became of a clip in a stage: `key` of its artifact, or the error that it failed with."""
+
+    clip_id: str
+    state: Literal["made", "reused", "failed", "cancelled"]
+    key: str | None = None
+    seconds: float | None = None
+    flags: tuple[str, ...] = ()
+    error_code: str | None = None
+    error: str | None = None
+
+    @property
+    def has_artifact(self) -> bool:
+        """Whether the stage came to its end."""
+        return self.state in ("made", "reused")
+
+
+class ResultsDocument(Document):
+    """What the last attempt at a stage made of a shard's clips."""
+
+    batch_id: str
+    shard: int
+    stage: StageName
+    attempt: int
+    results: tuple[ClipResult, ...]
+
+
+class FailureDocument(Document):
+    """Why a stage of a shard as a whole ended without results."""
+
+    error_code: str
+    error: str
+
+
+class StageOutcome(Content):
+    """What a stage made of one clip (`made`, `reused` or `failed`), and in how many seconds."""
+
+    state: str
+    seconds: float
+
+
+class ReportedClip(Content):
+    """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file.
+
+    `reused`: it is finished and no stage of it was made by this batch. `stages` are those that this run has taken it
+    through, in order. Accelerator-seconds and cost are of all attempts in this batch; the cost is None where no price
+    is set.
+    """
+
+    clip_id: str | None = None
+    row: int | None = None
+    names: tuple[str, ...] = ()
+    prompt: str = ""
+    profile: str = ""
+    seed: int | None = None
+    stage: str | None = None
+    error_code: str | None = None
+    reason: str | None = None
+    flags: tuple[str, ...] = ()
+    key: str | None = None
+    reused: bool = False
+    accelerator_seconds: float = 0.0
+    cost: float | None = None
+    stages: dict[str, StageOutcome] = {}
+
+
+class StageCount(Content):
+    """Clips of one stage, the seconds that they took together, and what all attempts at them cost."""
+
+    computed: int = 0
+    reused: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    accelerator_seconds: float = 0.0
+    cost: float | None = None
+
+
+class ReportedClips(Document):
+    """The lists of a report: every clip is in exactly one.
+
+    `flagged` are finished, not good. `over_budget` and `cancelled` were not rendered because the budget was spent or
+    somebody cancelled the batch; they do not count as failed.
+    """
+
+    failed: tuple[ReportedClip, ...]
+    flagged: tuple[ReportedClip, ...] = ()
+    over_budget: tuple[ReportedClip, ...] = ()
+    cancelled: tuple[ReportedClip, ...] = ()
+    done: tuple[ReportedClip, ...] = ()
+
+    @classmethod
+    def upgraded(cls, content: Any) -> Any:
+        """Version 1 had the clips that were finished before, and not flagged, in a list `skipped`."""
+        match content:
+            case {"done": [*done], "skipped": [*skipped]} if all(isinstance(clip, dict) for clip in skipped):
+                return {**content, "done": [*done, *({**clip, "reused": True} for clip in skipped)]}
+        return content
+
+
+class ReportDocument(ReportedClips):
+    """What became of a batch.
+
+    `seconds` are those from the start of its run to the report, made at `finished_at`. `stages_reused` counts the
+    stages that clips found finished did not need to run, too. Accelerator-seconds are of all attempts, None when the
+    catalog did not say; costs and budget are in `currency`, which is None where no price is set.
+    """
+
+    batch_id: str
+    name: str
+    source: str
+    run_id: str | None
+    failure_limit: int
+    seconds: float
+    finished_at: Moment
+    stages: dict[str, StageCount]
+    stages_reused: int
+    accelerator_seconds: float | None = None
+    cost: float | None = None
+    budget: float | None = None
+    currency: str | None = None
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether no more clips failed than the batch allows."""
+        return len(self.failed) <= self.failure_limit
+
+    @property
+    def counts(self) -> dict[str, int | float]:
+        """The numbers that people and scripts ask for first."""
+        return {
+            "clips_done": len(self.done),
+            "clips_flagged": len(self.flagged),
+            "clips_failed": len(self.failed),
+            "clips_over_budget": len(self.over_budget),
+            "clips_cancelled": len(self.cancelled),
+            "clips_reused": sum(clip.reused for clip in (*self.done, *self.flagged)),
+            "stages_computed": sum(stage.computed for stage in self.stages.values()),
+            "stages_reused": self.stages_reused,
+            "seconds": round(self.seconds, 1),
+        }
+
+    @model_serializer(mode="wrap")
+    def _with_counts(self, content: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**content(self), "is_within_limit": self.is_within_limit, **self.counts}
+
+
+def _values(clip: Clip | ClipDocument) -> dict[str, Any]:
+    """What a clip is made of, by the names that `Clip` has for it."""
+    return {field.name: getattr(clip, field.name) for field in fields(Clip)}

@@ -1,0 +1,156 @@
+"""What became of the clips of a batch's shards, by what the stages told in its documents; torch-free."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import load_shard_document
+from magi2.batches.failures import load_failure
+from magi2.batches.schema import (
+    BatchDocument,
+    ClipDocument,
+    ClipResult,
+    ReportedClip,
+    ResultsDocument,
+    StageOutcome,
+)
+from magi2.errors import MAX_PROMPT, MAX_REASON, ConfigError, CorruptedArtifactError, cut
+from magi2.recipes.book import mux_recipe
+from magi2.types import StageName, profile_stages
+
+logger = logging.getLogger(__name__)
+
+
+class BatchResults:
+    """What the stages told of a batch's clips: in their present shards, and in those of earlier plans of the batch.
+
+    What any attempt of the batch made counts as made by it, though a later one tells that it reused it.
+    """
+
+    def __init__(self, documents: Iterable[ResultsDocument], made: Collection[tuple[str, StageName]]) -> None:
+        self._present: dict[tuple[int, StageName, str], ClipResult] = {}
+        self._keys: dict[tuple[StageName, str], list[str]] = defaultdict(list)
+        rows = [(document, row) for document in documents for row in document.results]
+        self._made = {*made, *((row.clip_id, document.stage) for document, row in rows if row.state == "made")}
+        for document, row in rows:
+            if row.state == "reused" and self.was_made(row.clip_id, document.stage):
+                row = row.model_copy(update={"state": "made"})
+            self._present[document.shard, document.stage, row.clip_id] = row
+            if row.has_artifact and row.key:
+                self._keys[document.stage, row.clip_id].append(row.key)
+
+    def of(self, shard: int, stage: StageName, clip_id: str) -> ClipResult | None:
+        """What a stage of a shard told of a clip."""
+        return self._present.get((shard, stage, clip_id))
+
+    def keys(self, stage: StageName, clip_id: str) -> list[str]:
+        """The keys under which any shard told that it has the clip's artifact."""
+        return self._keys.get((stage, clip_id), [])
+
+    def was_made(self, clip_id: str, stage: StageName) -> bool:
+        """Whether an attempt of this batch made a stage of the clip."""
+        return (clip_id, stage) in self._made
+
+
+class ShardOutcomes:
+    """What became of the clips of one shard."""
+
+    def __init__(self, store: ArtifactStore, batch: BatchDocument, shard: int, results: BatchResults) -> None:
+        self._store, self._batch, self._shard, self._results = store, batch, shard, results
+        document = load_shard_document(store, batch.batch_id, shard)
+        self._digest = document.profile_digest
+        self._stages = profile_stages(batch.settings(self._digest))
+        self._delivered = {clip.clip_id: self._delivery(clip) for clip in document.clips}
+        self._planned = document.clips
+        self.rows = {
+            stage: [row for clip in document.clips if (row := self._row(stage, clip.clip_id))] for stage in self._stages
+        }
+        """What the stages told of the clips; of a delivered one without what failed in an attempt before it was."""
+
+    def clips(self) -> list[ReportedClip]:
+        """Every clip of the shard with its outcome."""
+        return [self._clip(clip) for clip in self._planned]
+
+    def _row(self, stage: StageName, clip_id: str) -> ClipResult | None:
+        row = self._results.of(self._shard, stage, clip_id)
+        return None if row and self._delivered[clip_id] and not row.has_artifact else row
+
+    def _clip(self, planned: ClipDocument) -> ReportedClip:
+        flags: list[str] = []
+        stages: dict[str, StageOutcome] = {}
+        delivery = self._delivered[planned.clip_id]
+        for stage in self._stages:
+            row = self._row(stage, planned.clip_id)
+            if row is None:
+                if delivery:
+                    continue
+                row = self._unreached(stage, planned.clip_id)
+            flags += row.flags
+            stages[stage.value] = StageOutcome(state=row.state, seconds=row.seconds or 0.0)
+            if not row.has_artifact:
+                reason = cut(row.error or row.state, MAX_REASON)
+                outcome = {"stage": stage.value, "error_code": row.error_code, "reason": reason}
+                return reported(planned, flags=flags, stages=stages, **outcome)
+        flags += delivery.flags if delivery else ()
+        is_reused = [each.state for each in stages.values()] == ["reused"] * len(self._stages)
+        return reported(planned, flags=flags, stages=stages, key=delivery and delivery.key, reused=is_reused)
+
+    def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:
+        """What stands for a clip's result in a stage that did not come to an end."""
+        cause = load_failure(self._store, self._batch.batch_id, self._shard, stage)
+        error_code, error = (cause.error_code, cause.error) if cause else (None, "its task has not finished")
+        return ClipResult(clip_id=clip_id, state="failed", error_code=error_code, error=error)
+
+    def _delivery(self, clip: ClipDocument) -> ClipResult | None:
+        """The result that says that a clip is delivered, whatever other attempts say of its earlier stages.
+
+        A worker that was ended tells nothing of its last stage. So a file in the store counts too when it is one that
+        this batch named, or is made from what this batch decoded; not where stages are forced, which compare with it.
+        """
+        told = self._results.of(self._shard, StageName.MUX, clip.clip_id)
+        if told and told.has_artifact:
+            return told
+        if self._batch.options.force:
+            return None
+        found = (_find_file(self._store, key) for key in self._file_keys(clip))
+        manifest = next((manifest for manifest in found if manifest), None)
+        if manifest is None:
+            return None
+        return ClipResult(clip_id=clip.clip_id, state="made", key=manifest.key, flags=tuple(manifest.flags))
+
+    def _file_keys(self, clip: ClipDocument) -> list[str]:
+        named = self._results.keys(StageName.MUX, clip.clip_id)
+        decoded = self._results.keys(StageName.DECODE, clip.clip_id)
+        if not decoded:
+            return named
+        try:
+            profile = self._batch.profile(self._digest)
+        except ConfigError as error:
+            logger.warning("files that no result names are not looked for: %s", error)
+            return named
+        return [*named, *(mux_recipe(profile, clip.seed, key).key for key in decoded)]
+
+
+def _find_file(store: ArtifactStore, key: str) -> Manifest | None:
+    try:
+        return store.find(StageName.MUX, key)
+    except CorruptedArtifactError:
+        return None  # it will be made anew
+
+
+def reported(planned: ClipDocument, *, flags: Sequence[str], **outcome: Any) -> ReportedClip:
+    """A planned clip as a report shows it, with each flag once."""
+    return ReportedClip(
+        clip_id=planned.clip_id,
+        names=planned.names,
+        prompt=cut(planned.prompt, MAX_PROMPT),
+        profile=planned.profile_name,
+        seed=planned.seed,
+        flags=tuple(dict.fromkeys(flags)),
+        **outcome,
+    )
