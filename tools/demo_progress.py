@@ -50,28 +50,33 @@ class Standing:
         tasks = sorted(
             (task["task_id"], task["map_index"], task["try_number"], str(task["state"])) for task in self.tasks
         )
-        return tasks, self.batch and (self.batch.clips, [_place(shard) for shard in self.batch.shards])
+        return tasks, self.batch and (self.batch.counts.clips, [_place(shard) for shard in self.batch.shards])
 
     @property
     def milestone(self) -> object:
         """What a log gets a line for: a task, stage or clip that begins or ends, and a tenth of a clip's steps."""
         if self.batch is None:
             return self._at_work
-        shards = [(shard.shard, shard.stage, shard.clip_id, _tenths(shard)) for shard in self._shards]
-        return self.batch.done, self.batch.failed, shards or self._at_work
+        shards = [
+            (each.shard, each.stage, each.position and each.position.clip_id, _tenths(each)) for each in self._shards
+        ]
+        clips = self.batch.counts.clips
+        return clips.done, clips.failed, shards or self._at_work
 
     def __str__(self) -> str:
         if self.batch is None:
             return self._at_work
-        counts = [f"{self.batch.done} of {self.batch.batch.clips_total} clips done"]
-        counts += [f"{self.batch.failed} failed"] if self.batch.failed else []
+        clips = self.batch.counts.clips
+        counts = [f"{clips.done} of {self.batch.batch.clips_total} clips done"]
+        counts += [f"{clips.failed} failed"] if clips.failed else []
         left = [f"{duration(self.batch.seconds_left)} left"] if self.batch.seconds_left is not None else []
         return "; ".join([*counts, *(map(_shard_text, self._shards) if self._shards else [self._at_work]), *left])
 
     @property
     def _shards(self) -> list[ShardStatus]:
         """Those that a stage works on."""
-        return [shard for shard in self.batch.shards if shard.stage and shard.unfinished] if self.batch else []
+        shards = self.batch.shards if self.batch else ()
+        return [shard for shard in shards if shard.stage and shard.counts.clips.unfinished]
 
     @property
     def _at_work(self) -> str:
@@ -80,19 +85,22 @@ class Standing:
 
 
 def _place(shard: ShardStatus) -> tuple[object, ...]:
-    return shard.shard, shard.stage, shard.clip_id, shard.step, shard.done, shard.failed, shard.accelerator_seconds
+    at, counts = shard.position, shard.counts
+    step = at and (at.clip_id, at.step)
+    return shard.shard, shard.stage, step, counts.clips.done, counts.clips.failed, counts.accelerator_seconds
 
 
 def _tenths(shard: ShardStatus) -> int:
-    return 10 * shard.step // shard.steps if shard.step and shard.steps else 0
+    at = shard.position
+    return 10 * at.step // at.steps if at and at.steps else 0
 
 
 def _shard_text(shard: ShardStatus) -> str:
     text = f"shard {shard.shard} {shard.stage}"
-    if shard.step is not None and shard.steps is not None:
-        text += f", step {shard.step} of {shard.steps}"
-        if shard.seconds_left is None and shard.steps_per_second:
-            text += f", {duration((shard.steps - shard.step) / shard.steps_per_second)} left of this clip"
+    if (at := shard.position) is not None:
+        text += f", step {at.step} of {at.steps}"
+        if shard.seconds_left is None and at.steps_per_second:
+            text += f", {duration((at.steps - at.step) / at.steps_per_second)} left of this clip"
     return text
 
 

@@ -20,10 +20,9 @@ from magi2.config.settings import Settings
 from magi2.deployment import Deployment
 from magi2.errors import CorruptedArtifactError
 from magi2.jobs.render import ClipRender
-from magi2.stages.mux import CLIP, CONTACT_SHEET
 from magi2.stages.progress import Silent
 from magi2.stages.render import Outcome
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, Clip, StageName
 
 
 @dataclass(frozen=True)

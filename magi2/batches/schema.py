@@ -193,9 +193,9 @@ class StageOutcome(Content):
 class ReportedClip(Content):
     """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file.
 
-    `reused`: it is finished and no stage of it was made by this batch. `stages` are those that this run has taken it
-    through, in order. Accelerator-seconds and cost are of all attempts in this batch; the cost is None where no price
-    is set.
+    `reused`: it is finished, and its delivered file was not made by this batch. `stages` are those that this run has
+    taken it through, in order. Accelerator-seconds and cost are of all attempts in this batch; the cost is None where
+    no price is set.
     """
 
     clip_id: str | None = None

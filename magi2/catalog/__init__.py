@@ -1,6 +1,5 @@
 """Batches, clips, stage runs and the artifact index in a database. The store's manifests are the truth, not this."""
 
-from magi2.catalog.artifacts import StageTotal
 from magi2.catalog.clips import ClipQuery, ClipSort
 from magi2.catalog.engine import catalog_url
 from magi2.catalog.records import (
@@ -8,7 +7,6 @@ from magi2.catalog.records import (
     ActionRecord,
     Actor,
     ArtifactRecord,
-    BatchProgress,
     BatchRecord,
     BatchState,
     ClipRecord,
@@ -19,7 +17,6 @@ from magi2.catalog.records import (
     Request,
     Run,
     RunState,
-    StageProgress,
 )
 from magi2.catalog.repository import Catalog, open_catalog
 from magi2.catalog.states import StateError
@@ -29,7 +26,6 @@ __all__ = [
     "ActionRecord",
     "Actor",
     "ArtifactRecord",
-    "BatchProgress",
     "BatchRecord",
     "BatchState",
     "Catalog",
@@ -43,8 +39,6 @@ __all__ = [
     "Request",
     "Run",
     "RunState",
-    "StageProgress",
-    "StageTotal",
     "StateError",
     "catalog_url",
     "open_catalog",

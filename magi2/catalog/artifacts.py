@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, delete, func, select, update
@@ -16,14 +16,6 @@ from magi2.catalog.tables import ArtifactRow, BatchClipRow
 
 _COLUMNS = [field.name for field in fields(ArtifactRecord)]
 _PAGE = 5000  # rows held at once while all are read
-
-
-@dataclass(frozen=True)
-class StageTotal:
-    """All indexed artifacts of a stage together."""
-
-    artifacts: int
-    size_bytes: int
 
 
 class Artifacts:
@@ -60,11 +52,11 @@ class Artifacts:
                 return
             last = page[-1].key
 
-    def totals(self) -> dict[str, StageTotal]:
-        """How many artifacts of each stage there are, and what they take."""
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """How many artifacts of each stage there are, and their bytes."""
         query = select(ArtifactRow.stage, func.count(), func.sum(ArtifactRow.size_bytes)).group_by(ArtifactRow.stage)
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return {stage: StageTotal(count, int(size)) for stage, count, size in rows}
+        return {stage: (count, int(size)) for stage, count, size in rows}
 
 
 def insert_artifacts(connection: Connection, records: Iterable[ArtifactRecord]) -> None:

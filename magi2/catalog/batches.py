@@ -9,9 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, case, exists, func, or_, select, update
 
 from magi2.catalog.engine import Database
-from magi2.catalog.progress import clip_counts, stage_progress
 from magi2.catalog.records import (
-    BatchProgress,
     BatchRecord,
     BatchState,
     ClipState,
@@ -22,7 +20,7 @@ from magi2.catalog.records import (
     RunState,
     now,
 )
-from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.statements import chunks, clips_by_state, total, upsert
 from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_BATCH, UNFINISHED_CLIP, StateError
 from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, StageRunRow
 
@@ -83,16 +81,6 @@ class Batches:
         """
         self._database.write(_mark, batch_id, state)
 
-    def progress(self, batch_id: str) -> BatchProgress:
-        """How far the batch is. Raises StateError when there is none."""
-
-        def work(connection: Connection) -> BatchProgress:
-            batch = require_batch(connection, batch_id)
-            counts = clip_counts(connection, [batch_id])[batch_id]
-            return BatchProgress(batch=batch, clips=counts, stages=stage_progress(connection, batch_id))
-
-        return self._database.read(work)
-
     def unfinished(self) -> list[BatchRecord]:
         """The batches that have not ended, the oldest first."""
         query = select(BatchRow.__table__).where(BatchRow.state.in_(UNFINISHED_BATCH)).order_by(BatchRow.created_at)
@@ -113,10 +101,6 @@ class Batches:
         """What each of these batches took so far, all attempts and all ranks together."""
         return self._database.read(accelerator_seconds, batch_ids)
 
-    def clip_counts(self, batch_ids: Sequence[str]) -> dict[str, dict[ClipState, int]]:
-        """How many clips of each of these batches are in each state."""
-        return self._database.read(clip_counts, batch_ids)
-
 
 def insert_batch(connection: Connection, batch: NewBatch, profiles: Profiles) -> None:
     """Enter a batch that is waiting, with its profiles."""
@@ -131,7 +115,8 @@ def insert_batch(connection: Connection, batch: NewBatch, profiles: Profiles) ->
 
 def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
     batch = require_batch(connection, batch_id)
-    unfinished = sum(clip_counts(connection, [batch_id])[batch_id][each] for each in UNFINISHED_CLIP)
+    counts = clips_by_state(connection, batch_id)
+    unfinished = sum(counts[state] for state in UNFINISHED_CLIP)
     if state is BatchState.DONE and unfinished:
         raise StateError(f"batch {batch_id}: is not done, {unfinished} clips are not finished")
     reopened = batch.state in FINISHED_BATCH and state is BatchState.RUNNING
@@ -155,12 +140,9 @@ def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
 
 def accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:
     """What each of these batches took so far."""
-    total = func.sum(StageRunRow.accelerator_seconds)
-    query = select(StageRunRow.batch_id, total).where(StageRunRow.batch_id.in_(batch_ids))
-    return dict.fromkeys(batch_ids, 0.0) | {
-        batch_id: float(seconds or 0.0)
-        for batch_id, seconds in connection.execute(query.group_by(StageRunRow.batch_id))
-    }
+    query = select(StageRunRow.batch_id, total(StageRunRow.accelerator_seconds)).group_by(StageRunRow.batch_id)
+    rows = connection.execute(query.where(StageRunRow.batch_id.in_(batch_ids)))
+    return dict.fromkeys(batch_ids, 0.0) | {batch_id: seconds for batch_id, seconds in rows}
 
 
 def _last_activity(connection: Connection, batch_ids: Sequence[str] | None) -> dict[str, datetime]:

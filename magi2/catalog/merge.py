@@ -8,10 +8,9 @@ from magi2.catalog.batches import insert_batch
 from magi2.catalog.clips import insert_clips, outcome, settle_clips
 from magi2.catalog.documents import StoredBatch
 from magi2.catalog.engine import Database
-from magi2.catalog.progress import clip_counts
 from magi2.catalog.records import BatchState, ClipState, PlannedClip, RunState, now
 from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, upsert_runs
-from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.statements import chunks, clips_by_state, upsert
 from magi2.catalog.states import UNFINISHED_BATCH, UNFINISHED_CLIP
 from magi2.catalog.tables import ArtifactRow, BatchClipRow, BatchRow, RefusedRow, StageRunRow
 from magi2.types import StageName
@@ -111,7 +110,7 @@ def _proven(connection: Connection, stored: StoredBatch) -> dict[str, str]:
 def _settle_batch(connection: Connection, stored: StoredBatch) -> None:
     batch_id = stored.batch.batch_id
     state = connection.scalar(select(BatchRow.state).where(BatchRow.batch_id == batch_id))
-    counts = clip_counts(connection, [batch_id])[batch_id]
+    counts = clips_by_state(connection, batch_id)
     unfinished = sum(counts[each] for each in UNFINISHED_CLIP)
     moment = None
     if state in UNFINISHED_BATCH and not unfinished:

@@ -2,86 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, literal_column, select
 
+from magi2.catalog.counts import BatchCounts, Counting
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ClipState, RunState
-from magi2.catalog.runs import SUCCEEDED
-from magi2.catalog.statements import was_retried
-from magi2.catalog.states import UNFINISHED_CLIP
+from magi2.catalog.runs import LAST_STAGE, SUCCEEDED
+from magi2.catalog.statements import outcome_of_batch, total, was_retried
 from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow, ProfileRow, RefusedRow, StageRunRow
 from magi2.types import StageName, profile_stages
 
-
-@dataclass(frozen=True, kw_only=True)
-class StageTally:
-    """A stage of a batch: clips by the state of their last attempt; seconds of all attempts together.
-
-    `total` clips pass the stage; `found` of them were finished before the batch was planned. `left` have yet to pass.
-    """
-
-    total: int
-    found: int
-    left: int
-    clips: Mapping[RunState, int]
-    seconds: float
-    accelerator_seconds: float
-    peak_memory_bytes: int | None
-    seconds_by_state: Mapping[RunState, float]
-
-    @property
-    def seconds_a_clip(self) -> float | None:
-        """What a clip takes, by those that were made, or else reused; None when there is none."""
-        state = next((each for each in SUCCEEDED if self.clips.get(each)), None)
-        return None if state is None else self.seconds_by_state[state] / self.clips[state]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tally:
-    """A batch in numbers: clips by state, every state is there; `found` of those done were finished before.
-
-    `began` is the start of its first attempt at a stage.
-    """
-
-    clips: Mapping[ClipState, int]
-    found: int
-    refused_rows: int
-    stages: Mapping[StageName, StageTally]
-    began: datetime | None
-
-    @property
-    def accelerator_seconds(self) -> float:
-        """What all attempts took, all ranks together."""
-        return sum(stage.accelerator_seconds for stage in self.stages.values())
-
-    def seconds_left(self, at: datetime) -> float | None:
-        """Seconds from `at` to the end if the batch goes on as it did, None while a stage that is left has no example.
-
-        The work left, clip by clip and stage by stage, at the pace of all attempts since the first began.
-        """
-        stages = self.stages.values()
-        work = [(stage.left, stage.seconds_a_clip) for stage in stages if stage.left]
-        done = sum(stage.seconds for stage in stages)
-        if self.began is None or done <= 0 or any(seconds is None for _, seconds in work):
-            return None
-        elapsed = max((at - self.began).total_seconds(), 0.0)
-        return sum(count * (seconds or 0.0) for count, seconds in work) * elapsed / done
-
-
-@dataclass
-class _Clips:
-    """Clips of a batch, and of each of its stages, by state; `found` were finished before."""
-
-    states: Counter[ClipState] = field(default_factory=Counter)
-    found: int = 0
-    by_stage: dict[StageName, Counter[ClipState]] = field(default_factory=lambda: defaultdict(Counter))
-    found_by_stage: Counter[StageName] = field(default_factory=Counter)
+K = TypeVar("K", str, int)
 
 
 class Overview:
@@ -90,9 +24,13 @@ class Overview:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def tallies(self, batch_ids: Sequence[str]) -> dict[str, Tally]:
+    def counts(self, batch_ids: Sequence[str]) -> dict[str, BatchCounts]:
         """The numbers of each of these batches, in four statements."""
-        return self._database.read(_tallies, batch_ids)
+        return self._database.read(_of_batches, batch_ids)
+
+    def shards(self, batch_id: str) -> dict[int, BatchCounts]:
+        """The numbers of each shard of a batch, in three; clips that were finished before belong to none."""
+        return self._database.read(_of_shards, batch_id)
 
     def batch_of_run(self, dag_id: str, run_id: str) -> tuple[str, str] | None:
         """Id and name of the batch that a run of Airflow renders, the latest if it was planned anew; or None."""
@@ -141,75 +79,100 @@ class Overview:
         return {StageName(stage): key for stage, key in rows if key}
 
 
-def _tallies(connection: Connection, batch_ids: Sequence[str]) -> dict[str, Tally]:
-    clips = _clips(connection, batch_ids)
-    runs: dict[str, list[Any]] = defaultdict(list)
-    for row in connection.execute(_runs(batch_ids)):
-        runs[row.batch_id].append(row)
+def _of_batches(connection: Connection, batch_ids: Sequence[str]) -> dict[str, BatchCounts]:
+    counting = _count(connection, BatchClipRow.batch_id.expression, BatchClipRow.batch_id.in_(batch_ids))
     refused = select(RefusedRow.batch_id, func.count()).where(RefusedRow.batch_id.in_(batch_ids))
     rows = {batch_id: count for batch_id, count in connection.execute(refused.group_by(RefusedRow.batch_id))}
-    return {each: _tally(clips[each], runs[each], rows.get(each, 0)) for each in batch_ids}
+    return {each: counting.get(each, Counting()).result(refused_rows=rows.get(each, 0)) for each in batch_ids}
 
 
-def _clips(connection: Connection, batch_ids: Sequence[str]) -> dict[str, _Clips]:
-    was_found = (BatchClipRow.shard.is_(None) & (BatchClipRow.state == ClipState.DONE)).label("was_found")
-    query = (
-        select(BatchClipRow.batch_id, ClipRow.profile_digest, BatchClipRow.state, was_found, func.count())
-        .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
-        .where(BatchClipRow.batch_id.in_(batch_ids))
-        .group_by(BatchClipRow.batch_id, ClipRow.profile_digest, BatchClipRow.state, was_found)
-    )
-    rows = connection.execute(query).all()
-    contents = select(ProfileRow.digest, ProfileRow.content).where(ProfileRow.digest.in_({row[1] for row in rows}))
+def _of_shards(connection: Connection, batch_id: str) -> dict[int, BatchCounts]:
+    # By the shard that a clip is in now: an earlier plan may have put it into another.
+    shard = func.coalesce(BatchClipRow.shard, literal_column("0"))  # for the type: there are no others here
+    counting = _count(connection, shard, and_(BatchClipRow.batch_id == batch_id, BatchClipRow.shard.is_not(None)))
+    return {number: counting[number].result() for number in sorted(counting)}
+
+
+def _count(connection: Connection, key: ColumnElement[K], condition: ColumnElement[bool]) -> dict[K, Counting]:
+    """The clips that meet the condition, added up for each value of `key`."""
+    clips = connection.execute(_clips(key, condition)).all()
+    digests = {row.profile_digest for row in clips}
+    contents = select(ProfileRow.digest, ProfileRow.content).where(ProfileRow.digest.in_(digests))
     stages = {digest: profile_stages(content) for digest, content in connection.execute(contents)}
-    clips = {batch_id: _Clips() for batch_id in batch_ids}
-    for batch_id, digest, state, found, count in rows:
-        batch = clips[batch_id]
-        batch.states[ClipState(state)] += count
-        batch.found += count if found else 0
-        for stage in stages[digest]:
-            batch.by_stage[stage][ClipState(state)] += count
-            batch.found_by_stage[stage] += count if found else 0
-    return clips
+    counting: dict[K, Counting] = {row.key: Counting() for row in clips}
+    for row in clips:
+        counting[row.key].add_clips(
+            ClipState(row.state),
+            stages[row.profile_digest],
+            row.clips,
+            failed_stage=row.failed_stage,
+            is_reused=row.is_reused,
+            is_found=row.is_reused and not row.has_shard,
+        )
+    for row in connection.execute(_runs(key, condition)):
+        counting[row.key].add_runs(
+            StageName(row.stage),
+            RunState(row.outcome),
+            row.runs,
+            clip_state=ClipState(row.clip_state),
+            is_last=row.is_last,
+            seconds=row.seconds,
+            accelerator_seconds=row.accelerator_seconds,
+            peak_memory_bytes=row.peak_memory_bytes,
+            began=row.began,
+        )
+    return counting
 
 
-def _runs(batch_ids: Sequence[str]) -> Select[*tuple[Any, ...]]:
-    """Attempts by batch, stage, state and whether they were a clip's last at the stage."""
-    is_last = ~was_retried()
-    runs = select(StageRunRow, is_last.label("is_last")).where(StageRunRow.batch_id.in_(batch_ids)).subquery()
-    keys = runs.c.batch_id, runs.c.stage, runs.c.state, runs.c.is_last
+def _clips(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Clips by profile, state, and whether they are reused: done, and their batch did not make the delivered file."""
+    was_made = exists().where(
+        StageRunRow.batch_id == BatchClipRow.batch_id,
+        StageRunRow.clip_id == BatchClipRow.clip_id,
+        StageRunRow.stage == LAST_STAGE,
+        StageRunRow.state == RunState.MADE,
+    )
+    clips = (
+        select(
+            key.label("key"),
+            ClipRow.profile_digest,
+            BatchClipRow.state,
+            BatchClipRow.failed_stage,
+            BatchClipRow.shard.is_not(None).label("has_shard"),
+            and_(BatchClipRow.state == ClipState.DONE, ~was_made).label("is_reused"),
+        )
+        .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
+        .where(condition)
+        .subquery()
+    )
+    return select(*clips.c, func.count().label("clips")).group_by(*clips.c)
+
+
+def _runs(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Attempts by stage, outcome, state of the clip, and whether they were its last at the stage."""
+    same_clip = and_(StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id)
+    runs = (
+        select(
+            key.label("key"),
+            StageRunRow.stage,
+            outcome_of_batch().label("outcome"),
+            BatchClipRow.state.label("clip_state"),
+            (~was_retried()).label("is_last"),
+            StageRunRow.seconds,
+            StageRunRow.accelerator_seconds,
+            StageRunRow.peak_memory_bytes,
+            StageRunRow.started_at,
+        )
+        .join(BatchClipRow, same_clip)
+        .where(condition)
+        .subquery()
+    )
+    keys = runs.c.key, runs.c.stage, runs.c.outcome, runs.c.clip_state, runs.c.is_last
     return select(
         *keys,
-        func.count().label("clips"),
-        func.coalesce(func.sum(runs.c.seconds), 0.0).label("seconds"),
-        func.coalesce(func.sum(runs.c.accelerator_seconds), 0.0).label("accelerator_seconds"),
+        func.count().label("runs"),
+        total(runs.c.seconds).label("seconds"),
+        total(runs.c.accelerator_seconds).label("accelerator_seconds"),
         func.max(runs.c.peak_memory_bytes).label("peak_memory_bytes"),
         func.min(runs.c.started_at).label("began"),
     ).group_by(*keys)
-
-
-def _tally(clips: _Clips, runs: Sequence[Any], refused_rows: int) -> Tally:
-    order = [stage for stage in StageName if stage in clips.by_stage]
-    last = {stage: {RunState(row.state): row for row in runs if row.stage == stage and row.is_last} for stage in order}
-    failed = {stage: last[stage][RunState.FAILED].clips if RunState.FAILED in last[stage] else 0 for stage in order}
-    stages = {}
-    for index, stage in enumerate(order):
-        states, ours = clips.by_stage[stage], [row for row in runs if row.stage == stage]
-        passed = sum(last[stage][state].clips for state in SUCCEEDED if state in last[stage])
-        failed_later = sum(failed[each] for each in order[index + 1 :])
-        # Clips on their way that have passed: those that have, less those that are at the end or failed further on.
-        ahead = passed + clips.found_by_stage[stage] - states[ClipState.DONE] - failed_later
-        unfinished = sum(states[each] for each in UNFINISHED_CLIP)
-        stages[stage] = StageTally(
-            total=states.total(),
-            found=clips.found_by_stage[stage],
-            left=min(max(unfinished - ahead, 0), unfinished),
-            clips={state: row.clips for state, row in last[stage].items()},
-            seconds=sum(row.seconds for row in ours),
-            accelerator_seconds=sum(row.accelerator_seconds for row in ours),
-            peak_memory_bytes=max((row.peak_memory_bytes for row in ours if row.peak_memory_bytes), default=None),
-            seconds_by_state={state: row.seconds for state, row in last[stage].items()},
-        )
-    began = min((row.began for row in runs if row.began), default=None)
-    counts = {state: clips.states[state] for state in ClipState}
-    return Tally(clips=counts, found=clips.found, refused_rows=refused_rows, stages=stages, began=began)

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case,
 from magi2.catalog.clips import ClipQuery, clip_conditions
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ClipState, Page, RunState
+from magi2.catalog.statements import total
 from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, StageRunRow
 
 PROMPT_CHARACTERS = 300
@@ -137,7 +138,7 @@ def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select
     if sort in (PageSort.SECONDS, PageSort.COST):
         taken = StageRunRow.seconds if sort is PageSort.SECONDS else StageRunRow.accelerator_seconds
         attempts = StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id
-        column = select(func.coalesce(func.sum(taken), 0.0)).where(*attempts).scalar_subquery()
+        column = select(total(taken)).where(*attempts).scalar_subquery()
     elif sort is PageSort.NAME:
         column = func.coalesce(BatchClipRow.names[0].as_string(), "")
     elif sort is PageSort.STATE:
@@ -159,8 +160,8 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
         select(
             StageRunRow.batch_id,
             StageRunRow.clip_id,
-            func.sum(StageRunRow.seconds).label("seconds"),
-            func.sum(StageRunRow.accelerator_seconds).label("accelerator_seconds"),
+            total(StageRunRow.seconds).label("seconds"),
+            total(StageRunRow.accelerator_seconds).label("accelerator_seconds"),
         )
         .where(*these)
         .group_by(StageRunRow.batch_id, StageRunRow.clip_id)
@@ -176,8 +177,8 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
         replace(
             clips[pair],
             flags=tuple(dict.fromkeys([*clips[pair].flags, *flags[pair]])),
-            seconds=(seconds[pair].seconds if pair in seconds else None) or 0.0,
-            accelerator_seconds=(seconds[pair].accelerator_seconds if pair in seconds else None) or 0.0,
+            seconds=seconds[pair].seconds if pair in seconds else 0.0,
+            accelerator_seconds=seconds[pair].accelerator_seconds if pair in seconds else 0.0,
         )
         for pair in pairs
     ]

@@ -199,37 +199,5 @@ class Page(Generic[T]):
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageProgress:
-    """A stage of a batch: its clips by state, the last attempt counting, and what all attempts together took.
-
-    `waiting` are unfinished clips that have not reached the stage. `peak_memory_bytes` is the most of any run.
-    """
-
-    waiting: int = 0
-    running: int = 0
-    made: int = 0
-    reused: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    seconds: float = 0.0
-    accelerator_seconds: float = 0.0
-    peak_memory_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchProgress:
-    """How far a batch is: clips by state (every state is there), stages in their order."""
-
-    batch: BatchRecord
-    clips: Mapping[ClipState, int]
-    stages: Mapping[StageName, StageProgress]
-
-    @property
-    def accelerator_seconds(self) -> float:
-        """What the batch has cost so far."""
-        return sum(stage.accelerator_seconds for stage in self.stages.values())
-
-
 Profiles = Mapping[str, Mapping[str, Any]]
 """Resolved profiles by digest."""

@@ -7,12 +7,12 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
 from magi2.catalog.clips import outcome, settle_clips
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Run, RunState, now
-from magi2.catalog.statements import chunks, upsert
+from magi2.catalog.statements import chunks, outcome_of_batch, total, upsert, was_retried
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
 from magi2.types import StageName
 
@@ -105,14 +105,21 @@ class Runs:
 
     def accelerator_seconds(self, batch_id: str) -> dict[tuple[str, StageName], float]:
         """What each clip took in each stage so far, by clip id and stage, all attempts and all ranks together."""
-        total = func.sum(StageRunRow.accelerator_seconds)
         query = (
-            select(StageRunRow.clip_id, StageRunRow.stage, total)
+            select(StageRunRow.clip_id, StageRunRow.stage, total(StageRunRow.accelerator_seconds))
             .where(StageRunRow.batch_id == batch_id, StageRunRow.accelerator_seconds > 0)
             .group_by(StageRunRow.clip_id, StageRunRow.stage)
         )
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return {(clip_id, StageName(stage)): float(seconds or 0.0) for clip_id, stage, seconds in rows}
+        return {(clip_id, StageName(stage)): seconds for clip_id, stage, seconds in rows}
+
+    def made(self, batch_id: str) -> frozenset[tuple[str, StageName]]:
+        """Clip id and stage of what the batch made, also where its last attempt found what an earlier one had made."""
+        query = select(StageRunRow.clip_id, StageRunRow.stage).where(
+            StageRunRow.batch_id == batch_id, ~was_retried(), outcome_of_batch() == RunState.MADE
+        )
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        return frozenset((clip_id, StageName(stage)) for clip_id, stage in rows)
 
     def of_clip(self, batch_id: str, clip_id: str) -> list[Run]:
         """All runs of a clip in a batch, by stage and attempt."""

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from magi2.catalog.tables import Base, StageRunRow
+from magi2.catalog.records import ClipState, RunState
+from magi2.catalog.tables import Base, BatchClipRow, StageRunRow
 
 CHUNK = 1000  # rows of a statement; both databases bound the values in one
 
@@ -53,16 +54,42 @@ def upsert(
     connection.execute(statement, [unique[each] for each in sorted(unique)])
 
 
+def total(column: ColumnElement[Any] | InstrumentedAttribute[Any]) -> ColumnElement[float]:
+    """The sum of a column of seconds, 0 without any."""
+    return func.coalesce(func.sum(column), 0.0)
+
+
+def clips_by_state(connection: Connection, batch_id: str | None = None) -> dict[ClipState, int]:
+    """The clips of a batch, or of all, by state; every state is there."""
+    query = select(BatchClipRow.state, func.count()).group_by(BatchClipRow.state)
+    if batch_id is not None:
+        query = query.where(BatchClipRow.batch_id == batch_id)
+    return dict.fromkeys(ClipState, 0) | {ClipState(state): count for state, count in connection.execute(query)}
+
+
 def was_retried() -> ColumnElement[bool]:
     """Whether an attempt at a stage of a clip, a `StageRunRow`, was followed by another in its batch."""
     later = aliased(StageRunRow)
+    return exists().where(*_same_work(later), later.attempt > StageRunRow.attempt)
+
+
+def outcome_of_batch() -> ColumnElement[str]:
+    """What an attempt, a `StageRunRow`, came to for its batch: what it found is made if an earlier attempt made it."""
+    earlier = aliased(StageRunRow)
+    was_made_before = exists().where(
+        *_same_work(earlier),
+        earlier.attempt < StageRunRow.attempt,
+        earlier.state == RunState.MADE,
+        earlier.artifact_key == StageRunRow.artifact_key,
+    )
+    found_again = and_(StageRunRow.state == RunState.REUSED, was_made_before)
+    return case((found_again, RunState.MADE.value), else_=StageRunRow.state)
+
+
+def _same_work(other: type[StageRunRow]) -> tuple[ColumnElement[bool], ...]:
+    """That another attempt is at the same stage of the same clip in the same batch."""
     return (
-        select(later.attempt)
-        .where(
-            later.batch_id == StageRunRow.batch_id,
-            later.clip_id == StageRunRow.clip_id,
-            later.stage == StageRunRow.stage,
-            later.attempt > StageRunRow.attempt,
-        )
-        .exists()
+        other.batch_id == StageRunRow.batch_id,
+        other.clip_id == StageRunRow.clip_id,
+        other.stage == StageRunRow.stage,
     )

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, case, func, select
 
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Request, RunState
-from magi2.catalog.statements import was_retried
+from magi2.catalog.statements import clips_by_state, total, was_retried
 from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow, WeightLoadRow
 from magi2.types import StageName
 
 
-@dataclass(frozen=True)
-class RunTotal:
-    """Attempts of one stage that ended in one state, and what they took together; `recent`: since a moment."""
-
-    count: int
-    seconds: float
-    accelerator_seconds: float
-    recent: int
-    recent_seconds: float
-
-
-@dataclass(frozen=True)
-class LoadTotal:
-    """Seconds that a stage took to load weights, all in all and since a moment."""
-
-    seconds: float
-    recent_seconds: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Everything counted. A state, a stage or an error code that has nothing may be absent.
+    """Everything counted: batches and clips, and attempts at stages, of which a clip may have several.
 
-    `failures` are failed attempts of clips at stages by error code, `retries` those of them that were tried again.
+    `runs` are attempts and `seconds` what they took together, by stage and outcome; `loads` are the seconds of loading
+    weights. `recent_*` are those since a moment, all stages together. `failures` are failed attempts by error code,
+    `retries` those of them that were tried again. What has nothing may be absent, except for states of clips.
     `waiting_since` is when the first of the clips that wait, of batches that may go on, came to wait. `progress_at` is
     when the last attempt ended.
     """
 
     batches: Mapping[BatchState, int]
     clips: Mapping[ClipState, int]
-    runs: Mapping[tuple[StageName, RunState], RunTotal]
-    loads: Mapping[StageName, LoadTotal]
+    runs: Mapping[tuple[StageName, RunState], int]
+    seconds: Mapping[tuple[StageName, RunState], float]
+    accelerator_seconds: Mapping[StageName, float]
+    loads: Mapping[StageName, float]
+    recent_runs: Mapping[RunState, int]
+    recent_seconds: float
+    recent_loads: float
     failures: Mapping[str, int]
     retries: Mapping[str, int]
     waiting_since: datetime | None
@@ -62,18 +51,28 @@ def read_totals(database: Database, *, recent_since: datetime) -> Totals:
 
 def _read(connection: Connection, recent_since: datetime) -> Totals:
     batches = select(BatchRow.state, func.count()).group_by(BatchRow.state)
-    clips = select(BatchClipRow.state, func.count()).group_by(BatchClipRow.state)
-    runs = connection.execute(_runs(recent_since)).all()
+    runs = {(StageName(row.stage), RunState(row.state)): row for row in connection.execute(_runs(recent_since))}
+    used: dict[StageName, float] = defaultdict(float)
+    recent_runs: Counter[RunState] = Counter()
+    for (stage, state), row in runs.items():
+        used[stage] += row.accelerator_seconds
+        recent_runs[state] += row.recent_runs
+    loads = connection.execute(_loads(recent_since)).all()
     failures = connection.execute(_failures()).all()
     return Totals(
         batches={BatchState(state): count for state, count in connection.execute(batches)},
-        clips={ClipState(state): count for state, count in connection.execute(clips)},
-        runs={(StageName(row.stage), RunState(row.state)): RunTotal(*row[2:7]) for row in runs},
-        loads={StageName(stage): LoadTotal(*rest) for stage, *rest in connection.execute(_loads(recent_since))},
+        clips=clips_by_state(connection),
+        runs={key: row.runs for key, row in runs.items()},
+        seconds={key: row.seconds for key, row in runs.items()},
+        accelerator_seconds=used,
+        loads={StageName(row.stage): row.seconds for row in loads},
+        recent_runs=recent_runs,
+        recent_seconds=sum(row.recent_seconds for row in runs.values()),
+        recent_loads=sum(row.recent_seconds for row in loads),
         failures={row.error_code or "": row.failures for row in failures},
         retries={row.error_code or "": row.retries for row in failures},
         waiting_since=connection.scalar(_waiting_since()),
-        progress_at=max((row.last for row in runs if row.last), default=None),
+        progress_at=max((row.ended_at for row in runs.values() if row.ended_at), default=None),
     )
 
 
@@ -82,21 +81,19 @@ def _runs(recent_since: datetime) -> Select[*tuple[Any, ...]]:
     return select(
         StageRunRow.stage,
         StageRunRow.state,
-        func.count(),
-        func.coalesce(func.sum(StageRunRow.seconds), 0.0),
-        func.coalesce(func.sum(StageRunRow.accelerator_seconds), 0.0),
-        func.count().filter(recent),
-        func.coalesce(func.sum(StageRunRow.seconds).filter(recent), 0.0),
-        func.max(StageRunRow.finished_at).label("last"),
+        func.count().label("runs"),
+        total(StageRunRow.seconds).label("seconds"),
+        total(StageRunRow.accelerator_seconds).label("accelerator_seconds"),
+        func.count().filter(recent).label("recent_runs"),
+        total(case((recent, StageRunRow.seconds))).label("recent_seconds"),
+        func.max(StageRunRow.finished_at).label("ended_at"),
     ).group_by(StageRunRow.stage, StageRunRow.state)
 
 
 def _loads(recent_since: datetime) -> Select[*tuple[Any, ...]]:
-    recent = WeightLoadRow.at >= recent_since
-    seconds = func.sum(WeightLoadRow.seconds)
-    return select(WeightLoadRow.stage, seconds, func.coalesce(seconds.filter(recent), 0.0)).group_by(
-        WeightLoadRow.stage
-    )
+    recent = case((WeightLoadRow.at >= recent_since, WeightLoadRow.seconds))
+    columns = total(WeightLoadRow.seconds).label("seconds"), total(recent).label("recent_seconds")
+    return select(WeightLoadRow.stage, *columns).group_by(WeightLoadRow.stage)
 
 
 def _failures() -> Select[*tuple[Any, ...]]:

@@ -13,6 +13,7 @@ from magi2.errors import ConfigError, InfrastructureError, InputError
 if TYPE_CHECKING:
     from magi2.catalog.cost import BatchCost
     from magi2.deployment import Deployment
+    from magi2.types import StageName
 
 CLIP_FILES = ("copy", "link", "none")
 
@@ -34,25 +35,27 @@ def report_command(
         )
     deployment = Deployment.from_environment()
     warn_of_mismatch(deployment)
-    made = export_report(deployment.store, batch, out, clips=clips, cost=_cost(deployment, batch))  # type: ignore[arg-type]
+    cost, made = _known(deployment, batch)
+    exported = export_report(deployment.store, batch, out, clips=clips, cost=cost, made=made)  # type: ignore[arg-type]
     if as_json:
-        print_json({"page": str(made.page), "clips": made.clips, "missing": list(made.missing)})
+        print_json({"page": str(exported.page), "clips": exported.clips, "missing": list(exported.missing)})
         return
-    results.print(f"{made.page}: {made.clips} clips")
-    for clip_id in made.missing:
+    results.print(f"{exported.page}: {exported.clips} clips")
+    for clip_id in exported.missing:
         errors.print(f"clip {clip_id[:12]}: its file could not be had, the page says why", style="red")
 
 
-def _cost(deployment: Deployment, batch: str) -> BatchCost | None:
-    """What the catalog says that the batch took; None, and a line that says so, when it does not answer."""
+def _known(deployment: Deployment, batch: str) -> tuple[BatchCost | None, frozenset[tuple[str, StageName]]]:
+    """What the catalog says that the batch took and made; nothing, and a line that says so, when it does not answer."""
     from magi2.catalog.cost import BatchCost
 
     try:
         catalog = deployment.catalog
         if catalog.batches.get(batch) is not None:
-            return BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), deployment.price)
+            cost = BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), deployment.price)
+            return cost, catalog.runs.made(batch)
         reason = "the catalog does not know the batch (magi2 catalog rebuild)"
     except (ConfigError, InfrastructureError) as error:
         reason = str(error)
     errors.print(f"no accelerator-seconds and no cost: {reason}", style="yellow")
-    return None
+    return None, frozenset()

@@ -44,13 +44,15 @@ def status_command(
     found = _read(catalog, batch, price, limit)
     warn_of_mismatch(deployment)
     if as_json:
-        print_json(found[0].to_json() if batch else {"batches": [each.to_json() for each in found]})
+        print_json(found[0].to_json() if batch else _overview_values(catalog, found))
     elif watch and results.is_terminal:
         _follow(catalog, batch, price, limit)
     else:
         if watch:
             errors.print("there is no terminal here, so --watch shows the state once", style="yellow")
         results.print(_view(found, batch is not None, price))
+        if batch is None:
+            _print_artifacts(catalog)
 
 
 def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> list[BatchStatus]:
@@ -60,6 +62,17 @@ def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) 
     if batch is not None:
         return [batch_status(catalog, batch, price, at=now)]
     return recent_batches(catalog, price, limit=limit, at=now)
+
+
+def _overview_values(catalog: Catalog, found: Sequence[BatchStatus]) -> dict[str, object]:
+    totals = catalog.artifacts.totals()
+    artifacts = {stage: {"artifacts": number, "size_bytes": size} for stage, (number, size) in totals.items()}
+    return {"batches": [each.to_json() for each in found], "artifacts": artifacts}
+
+
+def _print_artifacts(catalog: Catalog) -> None:
+    for stage, (number, size) in catalog.artifacts.totals().items():
+        results.print(f"{stage:<10}{number} artifacts, {size / 1e9:.3f} GB")
 
 
 def _follow(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> None:
@@ -78,7 +91,8 @@ def _view(found: Sequence[BatchStatus], with_shards: bool, price: Price | None) 
         return _table(BATCH_COLUMNS, [_batch_cells(each, price) for each in found])
     status = found[0]
     return Group(
-        Text(_headline(status, price)), _table(SHARD_COLUMNS, [_shard_cells(each, price) for each in status.shards])
+        Text(_headline(status, price)),
+        _table(SHARD_COLUMNS, [_shard_cells(each, price) for each in status.shards]),
     )
 
 
@@ -97,29 +111,32 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Tex
 def _headline(status: BatchStatus, price: Price | None) -> str:
     batch = status.batch
     asked = f", asked to {batch.requested}" if batch.requested else ""
-    clips = ", ".join(f"{count} {state}" for state, count in status.clips.items() if count) or "no clips"
+    counts = status.counts
+    clips = ", ".join(f"{count} {state}" for state, count in counts.clips.by_state.items() if count) or "no clips"
     parts = [clips]
-    parts += [f"{status.found} of them finished before"] if status.found else []
+    parts += [f"{counts.found} of them finished before"] if counts.found else []
     parts += [f"{_time(status.seconds_left)} left"] if status.seconds_left is not None else []
-    parts += [f"{status.accelerator_seconds:,.0f} accelerator-seconds", _money(status.cost, price)]
+    parts += [f"{counts.accelerator_seconds:,.0f} accelerator-seconds", _money(status.cost, price)]
     return f"{batch.batch_id} {_one_line(batch.name)}: {batch.state}{asked}\n" + "; ".join(filter(None, parts))
 
 
 def _batch_cells(status: BatchStatus, price: Price | None) -> list[str]:
     batch = status.batch
-    done, failed = f"{status.done}/{batch.clips_total}", str(status.failed or "")
+    clips = status.counts.clips
+    done, failed = f"{clips.done}/{batch.clips_total}", str(clips.failed or "")
     cells = [batch.batch_id, _one_line(batch.name)[:40], batch.requested or batch.state, done, failed]
     return [*cells, _time(status.seconds_left), _money(status.cost, price)]
 
 
 def _shard_cells(shard: ShardStatus, price: Price | None) -> list[str]:
-    rate = f"{shard.steps_per_second:.2f}/s" if shard.steps_per_second else ""
-    step = f"{shard.step}/{shard.steps}" if shard.steps else ""
-    stage = shard.stage or ("waiting" if shard.unfinished else "")
+    clips, position = shard.counts.clips, shard.position
+    clip = position.clip_id[:12] if position else ""
+    step = f"{position.step}/{position.steps}" if position else ""
+    rate = f"{position.steps_per_second:.2f}/s" if position and position.steps_per_second else ""
+    stage = shard.stage or ("waiting" if clips.unfinished else "")
     return [
-        *(str(shard.shard), shard.profile, stage, f"{shard.done}/{shard.clips}", str(shard.failed or "")),
-        *((shard.clip_id or "")[:12], step, rate, _time(shard.seconds_left) if shard.unfinished else ""),
-        _money(shard.cost, price),
+        *(str(shard.shard), shard.profile, stage, f"{clips.done}/{clips.total}", str(clips.failed or "")),
+        *(clip, step, rate, _time(shard.seconds_left) if clips.unfinished else "", _money(shard.cost, price)),
     ]
 
 

@@ -120,6 +120,12 @@ class CatalogRecorder:
         )
         return found[0] if found else None
 
+    def made(self, batch_id: str) -> frozenset[tuple[str, StageName]]:
+        """Clip ids and stages that a batch made in any of its attempts, as far as the catalog says."""
+        found: list[frozenset[tuple[str, StageName]]] = []
+        self._enter(lambda catalog: found.append(catalog.runs.made(batch_id)))
+        return found[0] if found else frozenset()
+
     def on_report(self, report: ReportDocument) -> None:
         """A batch has come to its end."""
         self._enter(lambda catalog: _enter_report(catalog, report))

@@ -81,7 +81,8 @@ class ClipRender:
         """The stages' results, of each clip up to the first that failed."""
         if not clips:
             return []
-        store, results = self._deployment.store, []
+        store = self._deployment.store
+        results: list[StageResult] = []
         with _saved_batch(clips, profile, store, with_images=self._has_groups) as batch:
             for stage in stages:
                 job = StageJob(batch.batch_id, 0, stage, self._deployment.settings.store)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from magi2.artifacts.store import ArtifactStore
@@ -24,6 +23,7 @@ from magi2.batches.schema import (
     StageCount,
 )
 from magi2.catalog.cost import BatchCost
+from magi2.catalog.counts import BatchCounts
 from magi2.errors import (
     MAX_PROMPT,
     BatchCancelledError,
@@ -31,6 +31,7 @@ from magi2.errors import (
     CorruptedArtifactError,
     cut,
 )
+from magi2.report.counts import count_clips
 from magi2.report.markdown import to_markdown
 from magi2.report.outcomes import BatchResults, ShardOutcomes, reported
 from magi2.types import StageName, profile_stages
@@ -57,16 +58,19 @@ def build_report(
     finished = load_finished(store, batch_id).finished
     results = BatchResults(all_results(store, batch_folder(batch_id)), made)
     shards = [ShardOutcomes(store, batch, shard, results) for shard in range(batch.shards)]
-    before = [(c.clip_id, stage) for c in finished for stage in profile_stages(batch.settings(c.profile_digest))]
-    made_before = [pair for pair in before if results.was_made(*pair)]
-    makers = {clip_id for clip_id, _ in made_before}
     lists: dict[str, list[ReportedClip]] = {name: [] for name in LISTS}
     lists["failed"] += map(_refused, batch.refused)
     clips = [clip for shard in shards for clip in shard.clips()]
-    clips += [_finished_before(store, clip, is_reused=clip.clip_id not in makers) for clip in finished]
+    clips += [
+        _finished_before(store, clip, is_reused=not results.was_made(clip.clip_id, StageName.MUX)) for clip in finished
+    ]
     for clip in clips:
         lists[_list_of(clip)].append(_priced(clip, cost))
-    stages = _stage_counts(shards, [stage for _, stage in made_before], cost)
+    passes: dict[str, Sequence[StageName]] = {
+        clip.clip_id: profile_stages(batch.settings(clip.profile_digest)) for clip in finished
+    }
+    passes |= {clip_id: list(shard.rows) for shard in shards for clip_id in shard.clip_ids}
+    stages = _stage_counts(count_clips(lists, passes, results.was_made), cost)
     return ReportDocument(
         batch_id=batch_id,
         name=batch.name,
@@ -77,7 +81,7 @@ def build_report(
         finished_at=now,
         **{name: tuple(members) for name, members in lists.items()},
         stages=stages,
-        stages_reused=len(before) - len(made_before) + sum(count.reused for count in stages.values()),
+        stages_reused=sum(count.reused for count in stages.values()),
         accelerator_seconds=cost.accelerator_seconds if cost else None,
         cost=cost.total if cost else None,
         budget=batch.options.budget,
@@ -107,25 +111,19 @@ def _priced(clip: ReportedClip, cost: BatchCost | None) -> ReportedClip:
     return clip.model_copy(update={"accelerator_seconds": seconds, "cost": cost.of_clip(clip.clip_id)})
 
 
-def _stage_counts(
-    shards: Iterable[ShardOutcomes], made_before: Iterable[StageName], cost: BatchCost | None
-) -> dict[str, StageCount]:
-    states = Counter((stage, "made") for stage in made_before)
-    seconds: dict[StageName, float] = defaultdict(float)
-    for stage, rows in (item for shard in shards for item in shard.rows.items()):
-        states.update((stage, row.state) for row in rows)
-        seconds[stage] += sum(row.seconds or 0.0 for row in rows)
+def _stage_counts(counts: BatchCounts, cost: BatchCost | None) -> dict[str, StageCount]:
+    """The stages that any clip has come to."""
     return {
         stage.value: StageCount(
-            computed=states[stage, "made"],
-            reused=states[stage, "reused"],
-            failed=states[stage, "failed"],
-            seconds=round(seconds[stage], 3),
+            computed=each.made,
+            reused=each.reused,
+            failed=each.failed,
+            seconds=round(each.seconds, 3),
             accelerator_seconds=cost.stage_seconds.get(stage, 0.0) if cost else 0.0,
             cost=cost.of_stage(stage) if cost else None,
         )
-        for stage in StageName
-        if any(found is stage for found, _ in states)
+        for stage, each in counts.stages.items()
+        if each.done or each.failed
     }
 
 

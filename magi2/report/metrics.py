@@ -50,7 +50,7 @@ def _of_catalog(totals: Totals, at: datetime) -> Iterator[Metric]:
     yield _gauges(
         "magi2_batches", "Batches by state.", "state", {each: totals.batches.get(each) for each in BatchState}
     )
-    yield _gauges("magi2_clips", "Clips of all batches by state.", "state", {s: totals.clips.get(s) for s in ClipState})
+    yield _gauges("magi2_clips", "Clips of all batches by state.", "state", {s: totals.clips[s] for s in ClipState})
     yield from _runs(totals)
     yield _errors("magi2_failures", "Failed attempts of clips at stages, by class of error.", totals.failures)
     yield _errors("magi2_retries", "Those of them that were tried again.", totals.retries)
@@ -69,26 +69,22 @@ def _runs(totals: Totals) -> Iterator[Metric]:
     used = CounterMetricFamily("magi2_accelerator_seconds", "Seconds of all accelerators.", labels=("stage",))
     loads = CounterMetricFamily("magi2_weight_load_seconds", "Seconds of loading weights.", labels=("stage",))
     for stage in StageName:
-        ended = {state: totals.runs.get((stage, state)) for state in ENDED}
-        for state, total in ended.items():
-            runs.add_metric([stage, state], total.count if total else 0)
-        made = ended[RunState.MADE]
-        seconds.add_metric([stage], count_value=made.count if made else 0, sum_value=made.seconds if made else 0.0)
-        used.add_metric([stage], sum(total.accelerator_seconds for total in ended.values() if total))
-        loads.add_metric([stage], totals.loads[stage].seconds if stage in totals.loads else 0.0)
+        for state in ENDED:
+            runs.add_metric([stage, state], totals.runs.get((stage, state), 0))
+        made = stage, RunState.MADE
+        seconds.add_metric([stage], count_value=totals.runs.get(made, 0), sum_value=totals.seconds.get(made, 0.0))
+        used.add_metric([stage], totals.accelerator_seconds.get(stage, 0.0))
+        loads.add_metric([stage], totals.loads.get(stage, 0.0))
     yield from (runs, seconds, used, loads)
 
 
 def _ratios(totals: Totals) -> Iterator[Metric]:
-    ended = {(stage, state): total for (stage, state), total in totals.runs.items() if state in ENDED}
-    reused = sum(total.recent for (_, state), total in ended.items() if state is RunState.REUSED)
-    made = sum(total.recent for (_, state), total in ended.items() if state is RunState.MADE)
-    loading = sum(total.recent_seconds for total in totals.loads.values())
-    working = sum(total.recent_seconds for total in ended.values())
+    made, reused = (totals.recent_runs.get(state, 0) for state in (RunState.MADE, RunState.REUSED))
     hits = "Stage results of 24 hours that were in the store already, as a share; NaN without any."
     yield _gauge("magi2_cache_hit_ratio", hits, reused / (reused + made) if reused + made else math.nan)
     share = "Loading weights as a share of the seconds that clips took in 24 hours; NaN without any."
-    yield _gauge("magi2_weight_load_ratio", share, loading / working if working else math.nan)
+    working = totals.recent_seconds
+    yield _gauge("magi2_weight_load_ratio", share, totals.recent_loads / working if working else math.nan)
 
 
 def _of_store(store: ArtifactStore) -> Iterator[Metric]:

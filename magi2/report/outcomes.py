@@ -67,6 +67,7 @@ class ShardOutcomes:
         self._stages = profile_stages(batch.settings(self._digest))
         self._delivered = {clip.clip_id: self._delivery(clip) for clip in document.clips}
         self._planned = document.clips
+        self.clip_ids = [clip.clip_id for clip in document.clips]
         self.rows = {
             stage: [row for clip in document.clips if (row := self._row(stage, clip.clip_id))] for stage in self._stages
         }
@@ -97,7 +98,7 @@ class ShardOutcomes:
                 outcome = {"stage": stage.value, "error_code": row.error_code, "reason": reason}
                 return reported(planned, flags=flags, stages=stages, **outcome)
         flags += delivery.flags if delivery else ()
-        is_reused = [each.state for each in stages.values()] == ["reused"] * len(self._stages)
+        is_reused = StageName.MUX in stages and stages[StageName.MUX].state == "reused"
         return reported(planned, flags=flags, stages=stages, key=delivery and delivery.key, reused=is_reused)
 
     def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:

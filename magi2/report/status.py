@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from magi2.catalog import BatchRecord, Catalog, ClipState
-from magi2.catalog.overview import Overview, Tally
-from magi2.catalog.shards import ShardPosition, ShardTally
-from magi2.catalog.states import FINISHED_BATCH, UNFINISHED_CLIP
+from magi2.catalog import BatchRecord, Catalog
+from magi2.catalog.counts import BatchCounts
+from magi2.catalog.overview import Overview
+from magi2.catalog.shards import ShardPosition
+from magi2.catalog.states import FINISHED_BATCH
 from magi2.config.price import Price
 from magi2.errors import InputError
 from magi2.types import StageName
@@ -25,41 +25,46 @@ class ShardStatus:
 
     shard: int
     profile: str
-    clips: int
-    done: int
-    failed: int
-    unfinished: int
-    stage: StageName | None
-    clip_id: str | None
-    step: int | None
-    steps: int | None
-    steps_per_second: float | None
+    counts: BatchCounts
+    position: ShardPosition | None
     seconds_left: float | None
-    accelerator_seconds: float
     cost: float | None
+
+    @property
+    def stage(self) -> StageName | None:
+        """The stage that works on it."""
+        if self.position is not None:
+            return self.position.stage
+        return next((stage for stage, counts in self.counts.stages.items() if counts.running), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The shard as JSON values."""
+        clips, position = self.counts.clips, self.position
+        names = ("clip_id", "step", "steps", "steps_per_second")
+        return {
+            "shard": self.shard,
+            "profile": self.profile,
+            "clips": clips.total,
+            "done": clips.done,
+            "failed": clips.failed,
+            "unfinished": clips.unfinished,
+            "stage": self.stage,
+            **{name: getattr(position, name) if position else None for name in names},
+            "seconds_left": self.seconds_left,
+            "accelerator_seconds": self.counts.accelerator_seconds,
+            "cost": self.cost,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStatus:
-    """A batch as it stands. `clips` by state, every state is there; `found` of those done were finished before."""
+    """A batch as it stands; its shards where only one batch was asked for."""
 
     batch: BatchRecord
-    clips: Mapping[ClipState, int]
-    found: int
+    counts: BatchCounts
     seconds_left: float | None
-    accelerator_seconds: float
     cost: float | None
     shards: tuple[ShardStatus, ...]
-
-    @property
-    def done(self) -> int:
-        """Clips that are finished."""
-        return self.clips[ClipState.DONE]
-
-    @property
-    def failed(self) -> int:
-        """Clips that failed."""
-        return self.clips[ClipState.FAILED]
 
     @property
     def is_finished(self) -> bool:
@@ -68,13 +73,16 @@ class BatchStatus:
 
     def to_json(self) -> dict[str, Any]:
         """The status as JSON values."""
-        own = ("found", "seconds_left", "accelerator_seconds", "cost")
         names = ("batch_id", "name", "source", "state", "requested", "run_id", "requested_by", "priority", "budget")
         return {
             **{name: getattr(self.batch, name) for name in names},
-            **{name: getattr(self, name) for name in own},
-            "clips": dict(self.clips),
-            "shards": [asdict(shard) for shard in self.shards],
+            "found": self.counts.found,
+            "seconds_left": self.seconds_left,
+            "accelerator_seconds": self.counts.accelerator_seconds,
+            "cost": self.cost,
+            "clips": self.counts.clips.by_state,
+            "stages": {stage: asdict(counts) for stage, counts in self.counts.stages.items()},
+            "shards": [shard.to_json() for shard in self.shards],
         }
 
 
@@ -86,66 +94,52 @@ def batch_status(catalog: Catalog, batch_id: str, price: Price | None, *, at: da
             f"there is no batch {batch_id!r} in the catalog {catalog.database.place}",
             hint="magi2 status lists them; magi2 catalog rebuild enters what the store has",
         )
+    overview = Overview(catalog.database)
     # Before the batch's numbers: clips that are being entered meanwhile are in those, whatever shards were there.
-    shard_tallies = catalog.shards.tallies(batch_id)
-    tally = Overview(catalog.database).tallies([batch_id])[batch_id]
+    shards = overview.shards(batch_id)
+    counts = overview.counts([batch_id])[batch_id]
+    profiles = catalog.shards.profiles(batch_id)
     positions = {position.shard: position for position in catalog.shards.positions(batch_id)}
-    shards = (_shard(shard, positions.get(shard.shard), tally, price) for shard in shard_tallies)
-    return _batch(batch, tally, price, at, tuple(shards))
+    statuses = (
+        ShardStatus(
+            shard=number,
+            profile=profiles[number],
+            counts=shard,
+            position=positions.get(number),
+            seconds_left=_seconds_left(shard, positions.get(number), counts),
+            cost=price.cost(shard.accelerator_seconds) if price else None,
+        )
+        for number, shard in shards.items()
+    )
+    return _status(batch, counts, price, at, tuple(statuses))
 
 
 def recent_batches(catalog: Catalog, price: Price | None, *, limit: int, at: datetime) -> list[BatchStatus]:
     """The newest batches, without their shards."""
     batches = catalog.batches.search(limit=limit).rows
-    tallies = Overview(catalog.database).tallies([batch.batch_id for batch in batches])
-    return [_batch(batch, tallies[batch.batch_id], price, at, ()) for batch in batches]
+    counts = Overview(catalog.database).counts([batch.batch_id for batch in batches])
+    return [_status(batch, counts[batch.batch_id], price, at, ()) for batch in batches]
 
 
-def _batch(
-    batch: BatchRecord, tally: Tally, price: Price | None, at: datetime, shards: tuple[ShardStatus, ...]
+def _status(
+    batch: BatchRecord, counts: BatchCounts, price: Price | None, at: datetime, shards: tuple[ShardStatus, ...]
 ) -> BatchStatus:
     return BatchStatus(
         batch=batch,
-        clips=tally.clips,
-        found=tally.found,
-        seconds_left=None if batch.state in FINISHED_BATCH else tally.seconds_left(at),
-        accelerator_seconds=tally.accelerator_seconds,
-        cost=price.cost(tally.accelerator_seconds) if price else None,
+        counts=counts,
+        seconds_left=None if batch.state in FINISHED_BATCH else counts.seconds_left(at),
+        cost=price.cost(counts.accelerator_seconds) if price else None,
         shards=shards,
     )
 
 
-def _shard(shard: ShardTally, position: ShardPosition | None, tally: Tally, price: Price | None) -> ShardStatus:
-    return ShardStatus(
-        shard=shard.shard,
-        profile=shard.profile,
-        clips=sum(shard.clips.values()),
-        done=shard.clips.get(ClipState.DONE, 0),
-        failed=shard.clips.get(ClipState.FAILED, 0),
-        unfinished=_unfinished(shard),
-        stage=position.stage if position else next(iter(shard.running), None),
-        clip_id=position.clip_id if position else None,
-        step=position.step if position else None,
-        steps=position.steps if position else None,
-        steps_per_second=position.steps_per_second if position else None,
-        seconds_left=_seconds_left(shard, position, tally),
-        accelerator_seconds=shard.accelerator_seconds,
-        cost=price.cost(shard.accelerator_seconds) if price else None,
-    )
-
-
-def _unfinished(shard: ShardTally) -> int:
-    return sum(shard.clips.get(state, 0) for state in UNFINISHED_CLIP)
-
-
-def _seconds_left(shard: ShardTally, position: ShardPosition | None, tally: Tally) -> float | None:
+def _seconds_left(shard: BatchCounts, position: ShardPosition | None, batch: BatchCounts) -> float | None:
     """The shard's clips that have yet to pass each stage, at what the batch's clips took there on average."""
-    unfinished, left = _unfinished(shard), 0.0
-    for stage in shard.stages if unfinished else ():
-        ahead = max(shard.passed.get(stage, 0) - shard.clips.get(ClipState.DONE, 0), 0)
-        seconds = tally.stages[stage].seconds_a_clip
-        if unfinished > ahead and seconds is None:
+    seconds_left = 0.0
+    for stage, counts in shard.stages.items():
+        seconds = batch.stages[stage].seconds_a_clip
+        if counts.left and seconds is None:
             return None
         passed = position.step / position.steps if position and position.stage is stage and position.steps else 0.0
-        left += max(unfinished - ahead - passed, 0.0) * (seconds or 0.0)
-    return left
+        seconds_left += max(counts.left - passed, 0.0) * (seconds or 0.0)
+    return seconds_left

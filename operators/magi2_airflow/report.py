@@ -36,8 +36,8 @@ class ReportOperator(Magi2Operator):
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")
         deployment = Deployment.from_environment()
         store, recorder = deployment.store_to_render(), CatalogRecorder.of(deployment)
-        cost = recorder.cost(self.batch_id, deployment.price)
-        report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost)
+        cost, made = recorder.cost(self.batch_id, deployment.price), recorder.made(self.batch_id)
+        report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost, made=made)
         summary: dict[str, Any] = {"batch_id": self.batch_id, "report": save_report(report, store), **report.counts}
         recorder.on_report(report)
         for clip in report.failed:

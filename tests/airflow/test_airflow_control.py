@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from magi2.artifacts.local import LocalStore
-from magi2.catalog import Action, BatchRecord, BatchState, Catalog, ClipState, open_catalog
+from magi2.catalog import Action, BatchRecord, BatchState, Catalog, open_catalog
 from magi2.catalog.engine import FILE_NAME
+from tests.batch_counts import counts_of, state_of
 from tools.local_airflow import LocalAirflow
 
 SCRIPT = Path(__file__).with_name("asked_runs.py")
@@ -85,17 +86,18 @@ def test_shard_that_begins_after_the_budget_is_spent_is_skipped_and_fails_nothin
     assert (report["budget"], report["currency"]) == (2.5, "EUR")
     (clip,) = report["over_budget"]
     assert (clip["stage"] in ("encode", "preview"), clip["error_code"]) == (True, "budget")
-    progress = runs.catalog.batches.progress(runs.batch("paused").batch_id)
-    assert progress.batch.state is BatchState.DONE
-    assert (progress.clips[ClipState.DONE], progress.clips[ClipState.SKIPPED]) == (1, 1)
+    paused = runs.batch("paused").batch_id
+    assert state_of(runs.catalog, paused) is BatchState.DONE
+    clips = counts_of(runs.catalog, paused).clips
+    assert (clips.done, clips.skipped) == (1, 1)
 
 
 def test_cancelled_batch_ends_cancelled_in_the_catalog_and_the_report(runs: Runs) -> None:
     states = runs.states[1]
     assert (states["run"], states["shard.encode/0"], states["report/-1"]) == ("failed", "skipped", "failed")
-    progress = runs.catalog.batches.progress(runs.batch("cancelled").batch_id)
-    assert progress.batch.state is BatchState.CANCELLED
-    assert progress.clips[ClipState.CANCELLED] == 2
+    cancelled = runs.batch("cancelled").batch_id
+    assert state_of(runs.catalog, cancelled) is BatchState.CANCELLED
+    assert counts_of(runs.catalog, cancelled).clips.cancelled == 2
     report = runs.report("cancelled")
     assert (report["clips_cancelled"], report["clips_failed"]) == (2, 0)
 

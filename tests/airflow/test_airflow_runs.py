@@ -10,10 +10,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from magi2.catalog import BatchState, ClipState, open_catalog
+from magi2.catalog import BatchState, open_catalog
 from magi2.catalog.engine import FILE_NAME
 from magi2.catalog.verify import verify
 from tests.airflow.airflow_site import DAG_ID, QUICK, Run, Site, is_alive, parent, wait_until
+from tests.batch_counts import counts_of
 
 CANARY = "xylophonecanary"
 KITE = {"name": "kite", "prompt": f"A red kite, {CANARY}, over dunes.", "seed": 1, "profile": "tiny-preview"}
@@ -132,9 +133,10 @@ def test_wrong_batch_file_fails_at_once_without_a_retry(site: Site) -> None:
 def test_catalog_knows_all_that_the_store_has(site: Site, finished: Run) -> None:
     catalog = open_catalog(f"sqlite:///{site.folder}/store/{FILE_NAME}")
     assert not list(verify(site.store, catalog, digests=True))
-    batch = catalog.batches.progress(finished.report["batch_id"])
-    assert (batch.batch.run_id, batch.batch.state) == (finished.run_id, BatchState.DONE)
-    assert (batch.clips[ClipState.DONE], batch.clips[ClipState.FAILED]) == (2, 1)
+    batch = catalog.batches.get(finished.report["batch_id"])
+    assert batch is not None and (batch.run_id, batch.state) == (finished.run_id, BatchState.DONE)
+    clips = counts_of(catalog, batch.batch_id).clips
+    assert (clips.done, clips.failed) == (2, 1)
 
 
 def test_finished_batch_needs_no_shard(site: Site, finished: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import ArtifactRecord, Catalog, ClipState, StageTotal
+from magi2.catalog import ArtifactRecord, Catalog, ClipState
 from magi2.catalog import artifacts as module
 from tests.catalog.catalog_samples import done, enter, make_clip, publish
 
@@ -47,7 +47,7 @@ def test_all_artifacts_of_a_stage_are_read_in_order_page_by_page(
     keys = [record.key for record in catalog.artifacts.records("mux")]
     assert keys == sorted(manifest.key for manifest in manifests)
     assert list(catalog.artifacts.records("decode")) == []
-    assert catalog.artifacts.totals() == {"mux": StageTotal(5, 45), "preview": StageTotal(1, 9)}
+    assert catalog.artifacts.totals() == {"mux": (5, 45), "preview": (1, 9)}
 
 
 def test_clip_whose_file_is_removed_waits_again(catalog: Catalog, store: LocalStore) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from magi2.artifacts import LocalStore
-from magi2.catalog import Actor, BatchState, Catalog, ClipState, PlannedClip, Run, RunState, StageProgress, StateError
+from magi2.catalog import Actor, BatchState, Catalog, ClipState, PlannedClip, StateError
 from magi2.types import StageName
-from tests.catalog.catalog_samples import CREATED, PLAIN, PROFILES, done, enter, failed, make_batch, make_clip, publish
+from tests.catalog.catalog_samples import CREATED, PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 
 def test_batch_comes_back_as_entered(catalog: Catalog) -> None:
@@ -91,12 +91,8 @@ def test_batch_does_not_move_where_it_may_not(catalog: Catalog, before: BatchSta
 
 
 def test_absent_batch_is_named(catalog: Catalog) -> None:
-    for call in (
-        lambda: catalog.batches.mark("nigth", BatchState.RUNNING),
-        lambda: catalog.batches.progress("nigth"),
-    ):
-        with pytest.raises(StateError, match="no batch 'nigth'"):
-            call()
+    with pytest.raises(StateError, match="no batch 'nigth'"):
+        catalog.batches.mark("nigth", BatchState.RUNNING)
 
 
 def test_batch_is_not_done_while_clips_are_unfinished(catalog: Catalog) -> None:
@@ -131,52 +127,6 @@ def test_batches_are_found_newest_first_and_page_by_page(catalog: Catalog) -> No
     assert [batch.batch_id for batch in catalog.batches.search(text="take 2").rows] == ["b2"]
     assert catalog.batches.search(text="0%").total == 5
     assert catalog.batches.search(text="%4").total == 0  # a wildcard is a character like others
-
-
-def test_progress_counts_clips_and_stages(catalog: Catalog, store: LocalStore) -> None:
-    one, two, three, four = enter(catalog, [make_clip(1), make_clip(2), make_clip(3), make_clip(4)])
-    catalog.runs.start("night", StageName.PREVIEW, [one, two, three], attempt=1)
-    made = {"stage": StageName.PREVIEW, "state": RunState.MADE, "seconds": 10.0, "accelerator_seconds": 80.0}
-    catalog.runs.finish("night", [Run(clip_id=one, peak_memory_bytes=7 * 2**40, **made), failed(two, seconds=1.0)])
-    catalog.runs.start("night", StageName.PREVIEW, [two], attempt=2)
-    catalog.runs.finish("night", [Run(clip_id=two, attempt=2, **{**made, "state": RunState.REUSED})])
-    progress = catalog.batches.progress("night")
-    assert progress.clips == dict.fromkeys(ClipState, 0) | {ClipState.RUNNING: 3, ClipState.WAITING: 1}
-    assert list(progress.stages) == ["enhance", "encode", "preview", "refine", "decode", "mux"]
-    assert progress.stages[StageName.PREVIEW] == StageProgress(
-        waiting=1,
-        running=1,
-        made=1,
-        reused=1,
-        seconds=21.0,
-        accelerator_seconds=160.0,
-        peak_memory_bytes=7 * 2**40,
-    )
-    assert progress.stages[StageName.MUX] == StageProgress(waiting=4)
-    assert progress.accelerator_seconds == 160.0
-    assert catalog.batches.clip_counts(["night", "other"])["other"] == dict.fromkeys(ClipState, 0)
-    assert four in {clip.clip_id for clip in catalog.clips.search().rows}
-
-
-def test_progress_knows_which_profiles_have_a_refiner(catalog: Catalog) -> None:
-    enter(catalog, [make_clip(1), make_clip(2, profile_digest=PLAIN), make_clip(3, profile_digest=PLAIN)])
-    enter(catalog, [make_clip(2, profile_digest=PLAIN)], "plain")
-    stages = catalog.batches.progress("night").stages
-    assert (stages[StageName.REFINE].waiting, stages[StageName.DECODE].waiting) == (1, 3)
-    assert StageName.REFINE not in catalog.batches.progress("plain").stages
-
-
-def test_failed_clips_do_not_wait_for_later_stages(catalog: Catalog) -> None:
-    one, _ = enter(catalog, [make_clip(1), make_clip(2)])
-    catalog.runs.finish("night", [failed(one, StageName.ENCODE)])
-    stages = catalog.batches.progress("night").stages
-    assert (stages[StageName.ENCODE].failed, stages[StageName.ENCODE].waiting) == (1, 1)
-    assert stages[StageName.MUX].waiting == 1
-
-
-def test_empty_batch_has_no_stages(catalog: Catalog) -> None:
-    catalog.batches.create(make_batch(), PROFILES)
-    assert catalog.batches.progress("night").stages == {}
 
 
 def test_lost_clips_are_those_that_no_retry_brings_back(catalog: Catalog) -> None:

@@ -15,12 +15,14 @@ from magi2.artifacts import LocalStore
 from magi2.catalog import open_catalog
 from magi2.catalog.tables import REVISION
 from magi2.cli import catalog as commands
+from magi2.cli.status import status_command
 from magi2.errors import ConfigError
 from tests.catalog.catalog_samples import StoredPlan, done, enter, failed, make_clip, publish
 
 app = typer.Typer()
 app.add_typer(commands.app, name="catalog")
 app.command("verify")(commands.verify_command)
+app.command("status")(status_command)
 
 
 @pytest.fixture(autouse=True)
@@ -49,15 +51,15 @@ def test_migrate_makes_a_server_usable(empty_url: URL, monkeypatch: pytest.Monke
     monkeypatch.setenv("MAGI2_CATALOG", empty_url.render_as_string(hide_password=False))
     if empty_url.get_backend_name() == "postgresql":
         with pytest.raises(ConfigError, match="magi2 catalog migrate"):
-            run("catalog", "show")
+            run("status")
     assert run("catalog", "migrate").exit_code == 0
-    assert values("catalog", "show") == {"artifacts": {}, "batches": [], "batches_total": 0}
+    assert values("status") == {"artifacts": {}, "batches": []}
 
 
 def test_remote_store_without_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGI2_STORE", "s3://clips")
     with pytest.raises(ConfigError, match="MAGI2_CATALOG is not set"):
-        run("catalog", "show")
+        run("status")
 
 
 def test_rebuild_and_verify_tell_what_they_found(store: LocalStore) -> None:
@@ -84,23 +86,21 @@ def test_unreadable_document_makes_rebuild_fail(store: LocalStore) -> None:
     assert values("catalog", "rebuild")["problems"][0]["place"] == "batches/night"
 
 
-def test_show_tells_how_far_batches_are(store: LocalStore) -> None:
+def test_status_tells_of_batches_by_stage_and_of_artifacts(store: LocalStore) -> None:
     catalog = open_catalog(f"sqlite:///{store.root / 'catalog.sqlite'}")
     manifest = publish(store)
     catalog.artifacts.index([manifest])
     one, two, _ = enter(catalog, [make_clip(1), make_clip(2), make_clip(3)])
     catalog.runs.finish("night", [done(one, manifest, accelerator_seconds=40.0, peak_memory_bytes=2**30), failed(two)])
-    listed = run("catalog", "show")
-    assert "1 waiting, 1 done, 1 failed" in listed.stdout
-    assert "mux       1 artifacts" in listed.stdout
-    shown = run("catalog", "show", "night")
-    assert shown.stdout.startswith("night Night run: waiting; 1 waiting, 1 done, 1 failed\n")
-    assert "accelerator seconds" in shown.stdout
-    progress = values("catalog", "show", "night")
-    assert progress["stages"]["mux"]["made"] == 1
-    assert progress["clips"]["failed"] == 1
-    assert progress["accelerator_seconds"] == 40.0
-    assert values("catalog", "show")["batches"][0]["clips"]["done"] == 1
+    assert "mux       1 artifacts" in run("status").stdout
+    listed = values("status")
+    assert listed["batches"][0]["clips"]["done"] == 1
+    assert listed["artifacts"] == {"mux": {"artifacts": 1, "size_bytes": manifest.size_bytes}}
+    night = values("status", "night")
+    assert (night["clips"]["failed"], night["accelerator_seconds"]) == (1, 40.0)
+    mux = {"total": 3, "made": 1, "failed": 0, "left": 1, "accelerator_seconds": 40.0, "peak_memory_bytes": 2**30}
+    assert night["stages"]["mux"].items() >= mux.items()
+    assert night["stages"]["preview"]["failed"] == 1
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
 from magi2.types import Clip, FigureImage, StageName
+from tests.batch_counts import counts_of
 from tests.catalog.catalog_samples import (
     CREATED,
     PLAIN,
@@ -169,7 +170,7 @@ def test_what_only_the_catalog_knows_stays(catalog: Catalog, store: LocalStore) 
         rebuild(store, catalog)
         assert states(catalog, clips) == [ClipState.DONE, ClipState.CANCELLED, ClipState.FAILED, ClipState.RUNNING]
         assert batch_state(catalog) is BatchState.RUNNING
-    assert catalog.batches.progress("night").accelerator_seconds == 80.0
+    assert counts_of(catalog, "night").accelerator_seconds == 80.0
     assert [run.host for run in catalog.runs.of_clip("night", finished.clip_id)] == ["node-7"]
     assert len(catalog.runs.of_clip("night", retried.clip_id)) == 2
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from magi2.artifacts import LocalStore
-from magi2.catalog import Catalog, ClipState, PlannedClip, Run, RunState, StateError
+from magi2.catalog import Catalog, PlannedClip, StateError
 from magi2.catalog.shards import ShardPosition
 from magi2.types import StageName
-from tests.catalog.catalog_samples import CREATED, PLAIN, PROFILES, enter, failed, make_batch, make_clip, publish
+from tests.catalog.catalog_samples import CREATED, PLAIN, enter, failed, make_clip
 
 AT = ShardPosition(
     shard=0,
@@ -48,30 +47,11 @@ def test_a_clip_that_has_ended_or_is_in_another_attempt_is_no_position(catalog: 
     assert catalog.shards.positions("night") == []
 
 
-def test_shards_are_counted_by_state_and_by_stage(catalog: Catalog) -> None:
-    first, second = [make_clip(1), make_clip(2)], [make_clip(3, profile_name="540p", profile_digest=PLAIN)]
-    clip_ids = enter(catalog, [*first, *second])
-    catalog.clips.add("night", [PlannedClip(second[0], 1)])
-    catalog.runs.finish("night", [Run(clip_id=clip_ids[0], stage=StageName.ENCODE, state=RunState.MADE)])
-    cost = failed(clip_ids[1], StageName.ENCODE, accelerator_seconds=8.0)
-    again = Run(clip_id=clip_ids[1], stage=StageName.ENCODE, state=RunState.REUSED, attempt=2)
-    catalog.runs.finish("night", [cost, again])
-    catalog.runs.start("night", StageName.PREVIEW, clip_ids[:2], attempt=1, shard=0)
-    refined, plain = catalog.shards.tallies("night")
-    assert (refined.shard, refined.profile, refined.clips) == (0, "1080p", {ClipState.RUNNING: 2})
-    assert (refined.passed[StageName.ENCODE], refined.running) == (2, (StageName.PREVIEW,))
-    assert refined.accelerator_seconds == 8.0
-    assert StageName.REFINE in refined.stages and StageName.REFINE not in plain.stages
-    assert (plain.shard, plain.profile, plain.clips) == (1, "540p", {ClipState.WAITING: 1})
-    assert (plain.passed, plain.running, plain.accelerator_seconds) == ({}, (), 0.0)
-
-
-def test_a_batch_that_was_finished_before_has_no_shards(catalog: Catalog, store: LocalStore) -> None:
-    manifest = publish(store)
-    catalog.artifacts.index([manifest])
-    catalog.batches.create(make_batch(clips_total=1), PROFILES)
-    catalog.clips.add("night", [PlannedClip(make_clip(1), None, manifest.key)])
-    assert catalog.shards.tallies("night") == []
+def test_shards_have_the_profile_of_their_clips(catalog: Catalog) -> None:
+    plain = make_clip(3, profile_name="540p", profile_digest=PLAIN)
+    enter(catalog, [make_clip(1), plain])
+    catalog.clips.add("night", [PlannedClip(plain, 1)])
+    assert catalog.shards.profiles("night") == {0: "1080p", 1: "540p"}
 
 
 def test_positions_and_loads_need_a_batch(catalog: Catalog) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from magi2.artifacts import LocalStore
 from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState
 from magi2.catalog.records import Actor, now
-from magi2.catalog.totals import LoadTotal, RunTotal, read_totals
+from magi2.catalog.totals import read_totals
 from magi2.types import StageName
 from tests.catalog.catalog_samples import CREATED, done, enter, failed, make_clip, publish
 
@@ -16,7 +16,8 @@ DAY_AGO = timedelta(hours=24)
 
 def test_an_empty_catalog_counts_nothing(catalog: Catalog) -> None:
     totals = read_totals(catalog.database, recent_since=CREATED)
-    assert not totals.batches and not totals.clips and not totals.runs and not totals.loads and not totals.failures
+    assert not totals.batches and not totals.runs and not totals.loads and not totals.failures
+    assert totals.clips == dict.fromkeys(ClipState, 0)
     assert (totals.waiting_since, totals.progress_at) == (None, None)
 
 
@@ -48,11 +49,14 @@ def test_clips_runs_and_loads_of_all_batches_are_counted(catalog: Catalog, store
         catalog.shards.loaded(batch_id, 0, StageName.PREVIEW, attempt=1, seconds=3.0)
     catalog.shards.loaded("night", 0, StageName.PREVIEW, attempt=1, seconds=4.0)  # told again
     totals = read_totals(catalog.database, recent_since=ended - DAY_AGO)
-    assert totals.clips == {ClipState.DONE: 1, ClipState.RUNNING: 1, ClipState.WAITING: 1}
+    found = {ClipState.DONE: 1, ClipState.RUNNING: 1, ClipState.WAITING: 1}
+    assert totals.clips == dict.fromkeys(ClipState, 0) | found
     assert totals.batches == {BatchState.WAITING: 2}
-    assert totals.runs[StageName.PREVIEW, RunState.MADE] == RunTotal(2, 15.0, 120.0, 1, 10.0)
-    assert totals.runs[StageName.MUX, RunState.MADE].count == 1
-    assert totals.loads == {StageName.PREVIEW: LoadTotal(7.0, 7.0)}
+    preview_made, mux_made = (StageName.PREVIEW, RunState.MADE), (StageName.MUX, RunState.MADE)
+    assert totals.runs == {preview_made: 2, mux_made: 1}
+    assert (totals.seconds[preview_made], totals.accelerator_seconds[StageName.PREVIEW]) == (15.0, 120.0)
+    assert (totals.recent_runs, totals.recent_seconds) == ({RunState.MADE: 2}, 10.0)
+    assert (totals.loads, totals.recent_loads) == ({StageName.PREVIEW: 7.0}, 7.0)
     assert totals.progress_at == ended
 
 

@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import URL, Engine, event
 
 from magi2.artifacts import LocalStore, Manifest
-from magi2.catalog import BatchState, Catalog, ClipQuery, ClipState, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog import BatchState, Catalog, ClipQuery, PlannedClip, Run, RunState, open_catalog
 from magi2.catalog.statements import CHUNK
 from magi2.types import StageName
+from tests.batch_counts import counts_of
 from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_batch, make_clip, publish
 
 pytestmark = pytest.mark.slow
@@ -52,10 +53,10 @@ def test_shards_report_at_once(url: URL, catalog: Catalog, store: LocalStore) ->
         own.runs.finish("night", [done(clip_id, manifest) for clip_id in mine])
 
     assert in_processes(report) == [0] * WRITERS
-    progress = catalog.batches.progress("night")
-    assert progress.clips[ClipState.DONE] == WRITERS * CLIPS_EACH
-    assert progress.stages[StageName.PREVIEW].made == WRITERS * CLIPS_EACH
-    assert progress.accelerator_seconds == 8.0 * WRITERS * CLIPS_EACH
+    counts = counts_of(catalog, "night")
+    assert counts.clips.done == WRITERS * CLIPS_EACH
+    assert counts.stages[StageName.PREVIEW].made == WRITERS * CLIPS_EACH
+    assert counts.accelerator_seconds == 8.0 * WRITERS * CLIPS_EACH
 
 
 def test_one_batch_is_entered_by_all_at_once(url: URL, catalog: Catalog) -> None:
@@ -94,11 +95,11 @@ def test_threads_share_one_catalog(catalog: Catalog, store: LocalStore) -> None:
         barrier.wait(30)
         for clip_id in clip_ids[number::WRITERS]:
             catalog.runs.finish("night", [failed(clip_id)])
-            catalog.batches.progress("night")
+            counts_of(catalog, "night")
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(report, range(WRITERS)))
-    assert catalog.batches.progress("night").clips[ClipState.FAILED] == WRITERS * 5
+    assert counts_of(catalog, "night").clips.failed == WRITERS * 5
 
 
 def test_only_one_of_two_contradicting_moves_wins(catalog: Catalog) -> None:
@@ -143,7 +144,7 @@ def test_a_larger_batch_takes_more_statements_to_enter_and_none_more_to_read(cat
             catalog.clips.add(str(size), clips)
         written.append(len(statements))
         with counted() as statements:
-            assert catalog.batches.progress(str(size)).stages[StageName.MUX].waiting == size
+            assert counts_of(catalog, str(size)).stages[StageName.MUX].left == size
             assert catalog.clips.search(ClipQuery(batch_id=str(size)), offset=size - 10).total == size
         read.append(len(statements))
     assert written[0] < written[1] <= 4 * written[0] and written[0] < 40
@@ -160,4 +161,4 @@ def test_manifests_are_indexed_by_all_at_once(url: URL, catalog: Catalog, store:
         own.artifacts.index(reversed(manifests))
 
     assert in_processes(index) == [0] * WRITERS
-    assert catalog.artifacts.totals()["mux"].artifacts == 30
+    assert catalog.artifacts.totals()["mux"][0] == 30

@@ -68,11 +68,10 @@ def test_command_that_writes_refuses_a_store_that_is_not_mounted(magi2: Magi2, s
 
 @pytest.mark.usefixtures("catalog")
 def test_commands_that_read_say_it_and_go_on(magi2: Magi2) -> None:
-    for command in (("status", "--json"), ("catalog", "show", "--json")):
-        said = magi2(*command)
-        assert said.code == 0, said
-        assert json.loads(said.out)["batches"][0]["name"] == "Night"
-        assert said.err.startswith("warning: the store is empty and the catalog is not")
+    said = magi2("status", "--json")
+    assert said.code == 0, said
+    assert json.loads(said.out)["batches"][0]["name"] == "Night"
+    assert said.err.startswith("warning: the store is empty and the catalog is not")
     assert "the store is empty and the catalog is not" in magi2("verify").out
 
 

@@ -55,9 +55,9 @@ def planned(store: LocalStore, clips: Sequence[Clip] = CLIPS, **options: object)
     return plan
 
 
-def work_of(plan: BatchPlan, store: LocalStore, stage: StageName, **values: bool) -> StageWork:
+def work_of(plan: BatchPlan, store: LocalStore, stage: StageName, *, force: bool = False) -> StageWork:
     """The plan's only shard at a stage."""
-    return StageWork.planned(StageJob(plan.batch_id, 0, stage, store.url, **values), store)
+    return StageWork.planned(StageJob(plan.batch_id, 0, stage, store.url, force=force), store)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Computer:
             raise self.error
         results = [self._result(stage, clip) for clip in work.clips]
         for result in results:
-            code = result.error and result.error.code
+            code = result.error.code if result.error else None
             on_event(ClipFinished(result.clip.clip_id, result.state, result.key, 1.0, (), code, code and "too little"))
         job = work.job
         write_results(self.store, job.batch_id, job.shard, job.stage, job.attempt, results)

@@ -36,6 +36,7 @@ from magi2.report import build_report
 from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.types import Clip, StageName
+from tests.batch_counts import counts_of, state_of
 
 CONFIGS = Settings().configs
 WEIGHTS = dict.fromkeys(("text_encoder", "preview", "refiner", "video_vae", "turbo_vae", "audio_vae"), "0" * 64)
@@ -113,7 +114,7 @@ def test_where_a_shard_is_and_what_loading_took_is_in_the_catalog(
     (position,) = catalog.shards.positions(plan.batch_id)
     assert (position.stage, position.clip_id, position.step, position.steps) == ("preview", GOOD.clip_id, 1, 8)
     totals = read_totals(catalog.database, recent_since=position.at - timedelta(hours=1))
-    assert totals.loads[StageName.PREVIEW].seconds == 12.5
+    assert totals.loads[StageName.PREVIEW] == 12.5
 
 
 def event(result: StageResult) -> ClipFinished:
@@ -144,10 +145,10 @@ def test_course_of_a_batch_is_in_the_catalog(
         assert batch is not None
         assert batch.state is BatchState.RUNNING
     recorder.on_report(build_report(store, plan.batch_id))
-    progress = catalog.batches.progress(plan.batch_id)
-    assert progress.batch.state is BatchState.DONE
-    assert (progress.clips[ClipState.DONE], progress.clips[ClipState.FAILED]) == (1, 1)
-    assert progress.accelerator_seconds == 7.0  # two clips to encode, then one
+    counts = counts_of(catalog, plan.batch_id)
+    assert state_of(catalog, plan.batch_id) is BatchState.DONE
+    assert (counts.clips.done, counts.clips.failed) == (1, 1)
+    assert counts.accelerator_seconds == 7.0  # two clips to encode, then one
     lost = catalog.clips.get(plan.batch_id, LOST.clip_id)
     assert lost is not None
     assert (lost.failed_stage, lost.reason) == (StageName.ENCODE, "broken")
@@ -224,8 +225,8 @@ def test_finished_clips_are_done_from_the_start(
     save_plan(plan, store)
     recorder.on_plan(plan)
     recorder.on_report(build_report(store, plan.batch_id))
-    progress = catalog.batches.progress(plan.batch_id)
-    assert (progress.batch.state, progress.clips[ClipState.DONE]) == (BatchState.DONE, 1)
+    assert state_of(catalog, plan.batch_id) is BatchState.DONE
+    assert counts_of(catalog, plan.batch_id).clips.done == 1
 
 
 def test_catalog_that_is_away_is_told_of_once_and_stops_nothing(

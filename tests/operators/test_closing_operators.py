@@ -16,9 +16,10 @@ from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
 
 from magi2.batches.failures import save_failure
-from magi2.catalog import BatchState, ClipState, Run, RunState
+from magi2.catalog import BatchState, Run, RunState
 from magi2.errors import BatchCancelledError, BudgetSpentError
 from magi2.types import StageName
+from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
@@ -63,8 +64,8 @@ def test_clips_over_budget_fail_no_run_and_are_told_apart(deployment: Deployment
     )
     summary = report(batch_id).work(task.context())
     assert (summary["clips_over_budget"], summary["clips_failed"]) == (2, 0)
-    progress = deployment.catalog().batches.progress(batch_id)
-    assert (progress.batch.state, progress.clips[ClipState.SKIPPED]) == (BatchState.DONE, 2)
+    assert state_of(deployment.catalog(), batch_id) is BatchState.DONE
+    assert counts_of(deployment.catalog(), batch_id).clips.skipped == 2
 
 
 def test_report_of_a_cancelled_batch_ends_its_run_and_the_batch(
@@ -73,8 +74,8 @@ def test_report_of_a_cancelled_batch_ends_its_run_and_the_batch(
     save_failure(deployment.store, batch_id, 0, StageName.ENHANCE, BatchCancelledError("batch night was cancelled"))
     with pytest.raises(AirflowFailException, match="cancelled before 2 clips were rendered"):
         report(batch_id).work(task.context())
-    progress = deployment.catalog().batches.progress(batch_id)
-    assert (progress.batch.state, progress.clips[ClipState.CANCELLED]) == (BatchState.CANCELLED, 2)
+    assert state_of(deployment.catalog(), batch_id) is BatchState.CANCELLED
+    assert counts_of(deployment.catalog(), batch_id).clips.cancelled == 2
 
 
 def test_report_tells_what_the_batch_cost(

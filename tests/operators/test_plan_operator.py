@@ -9,8 +9,9 @@ import pytest
 from magi2_airflow.plan import PlanOperator
 from PIL import Image
 
-from magi2.catalog import BatchState, ClipState
+from magi2.catalog import BatchState
 from magi2.errors import ConfigError, InputError
+from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 
 KITE, BOAT = {"prompt": "a kite", "seed": 1}, {"prompt": "a boat", "seed": 2, "profile": "tiny-preview"}
@@ -31,9 +32,10 @@ def test_shards_are_numbered_and_the_batch_id_is_an_xcom_of_its_own(deployment: 
 
 def test_plan_is_in_the_catalog(deployment: Deployment, task: Task) -> None:
     plan(task, batch=str(deployment.batch(KITE, BOAT, "{")), on_bad_rows="skip")
-    progress = deployment.catalog().batches.progress(task.xcom["batch_id"])
-    assert (progress.batch.state, progress.clips[ClipState.WAITING]) == (BatchState.RUNNING, 2)
-    assert list(deployment.catalog().batches.refused_rows(task.xcom["batch_id"])) == [3]
+    catalog = deployment.catalog()
+    assert state_of(catalog, task.xcom["batch_id"]) is BatchState.RUNNING
+    assert counts_of(catalog, task.xcom["batch_id"]).clips.waiting == 2
+    assert list(catalog.batches.refused_rows(task.xcom["batch_id"])) == [3]
 
 
 def test_same_run_plans_the_same_batch_again(deployment: Deployment, task: Task) -> None:
@@ -104,8 +106,8 @@ def test_batch_that_is_finished_has_no_shards(deployment: Deployment, task: Task
     deployment.deliver(task.xcom["batch_id"])
     again = Task(run_id="again")
     assert plan(again, batch=str(path)) == []
-    counts = deployment.catalog().batches.progress(again.xcom["batch_id"]).clips
-    assert counts[ClipState.DONE] == 1
+    clips = counts_of(deployment.catalog(), again.xcom["batch_id"]).clips
+    assert (clips.done, clips.reused) == (1, 1)
 
 
 def test_earlier_batch_is_planned_again_under_changed_profiles(deployment: Deployment, task: Task) -> None:

@@ -19,6 +19,7 @@ from magi2.errors import CancelledError, InfrastructureError, InputError
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import JobResult, Launcher
 from magi2.types import StageName
+from tests.batch_counts import counts_of
 from tests.operators.operator_helpers import Deployment, Task
 
 pytestmark = pytest.mark.processes
@@ -53,8 +54,8 @@ def test_failed_clip_is_counted_and_does_not_fail_the_task(
     counts = {"made": 1, "reused": 0, "failed": 1}
     assert result == {"batch_id": batch_id, "shard": 0, "stage": "preview", **counts}
     assert operator.label == ", tiny-preview, 2 clips"
-    states = deployment.catalog().batches.progress(batch_id).clips
-    assert (states[ClipState.FAILED], states[ClipState.RUNNING]) == (1, 1)
+    clips = counts_of(deployment.catalog(), batch_id).clips
+    assert (clips.failed, clips.running) == (1, 1)
     assert set(task.xcom) == {"_link_ClipsLink", "_link_ManifestLink", "_link_LogLink"}
 
 
@@ -68,7 +69,7 @@ def test_error_of_the_worker_reaches_airflow_the_report_and_the_catalog(
     failure = deployment.document(f"batches/{batch_id}/failures/0.preview.json")
     assert failure["error_code"] == kind.code  # type: ignore[attr-defined]
     assert "the reason" in failure["error"]
-    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.FAILED] == 2
+    assert counts_of(deployment.catalog(), batch_id).clips.failed == 2
 
 
 def test_stage_that_the_profile_lacks_starts_no_process(deployment: Deployment, batch_id: str, task: Task) -> None:
@@ -97,7 +98,7 @@ def test_kill_ends_the_group_within_airflow_s_patience(
     assert time.monotonic() - killed_at[0] < 5
     with pytest.raises(ProcessLookupError):
         os.kill(int(mark.read_text()), 0)
-    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.CANCELLED] == 2
+    assert counts_of(deployment.catalog(), batch_id).clips.cancelled == 2
 
 
 def test_unknown_batch_or_shard_is_refused(deployment: Deployment, batch_id: str, task: Task) -> None:
@@ -122,7 +123,7 @@ def test_task_of_a_paused_batch_frees_its_slot_and_asks_again_soon(
     with pytest.raises(AirflowRescheduleException) as raised:
         Unstartable(task_id="preview", batch_id=batch_id, shard=0).work(task.context())
     assert before + timedelta(seconds=30) <= raised.value.reschedule_date <= datetime.now(UTC) + timedelta(seconds=30)
-    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.WAITING] == 2
+    assert counts_of(deployment.catalog(), batch_id).clips.waiting == 2
 
 
 def test_clips_not_begun_when_a_batch_is_paused_wait_for_the_next_time(
@@ -131,7 +132,7 @@ def test_clips_not_begun_when_a_batch_is_paused_wait_for_the_next_time(
     monkeypatch.setenv("STUB_ACTION", "PausedError")
     with pytest.raises(AirflowRescheduleException):
         preview(batch_id).work(task.context())
-    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.WAITING] == 2
+    assert counts_of(deployment.catalog(), batch_id).clips.waiting == 2
     assert deployment.document(f"batches/{batch_id}/failures/0.preview.json") is None
     monkeypatch.setenv("STUB_ACTION", "work")
     assert preview(batch_id).work(task.context())["made"] == 1
@@ -148,7 +149,7 @@ def test_task_of_a_cancelled_batch_is_skipped_and_its_clips_are_cancelled(
     operator = StubbedPreview if is_begun else Unstartable
     with pytest.raises(AirflowSkipException):
         operator(task_id="preview", batch_id=batch_id, shard=0).work(task.context())
-    assert deployment.catalog().batches.progress(batch_id).clips[ClipState.CANCELLED] == 2
+    assert counts_of(deployment.catalog(), batch_id).clips.cancelled == 2
     assert deployment.document(f"batches/{batch_id}/failures/0.preview.json")["error_code"] == "batch_cancelled"
 
 

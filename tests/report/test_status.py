@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts import ManifestDraft, Recipe
-from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState, open_catalog
-from magi2.catalog.overview import Overview, Tally
+from magi2.catalog import BatchState, Catalog, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.counts import BatchCounts
+from magi2.catalog.overview import Overview
 from magi2.catalog.shards import ShardPosition
 from magi2.config.price import Price
 from magi2.errors import InputError
@@ -75,13 +76,16 @@ def test_each_shard_says_where_it_is(catalog: Catalog) -> None:
     catalog.shards.at_step("night", at_step(25))
     status = batch_status(catalog, "night", Price(36.0, "EUR"), at=NOW)
     first, second = status.shards
-    assert (first.profile, first.stage, first.clip_id) == ("1080p", StageName.PREVIEW, CLIPS[2].clip_id)
-    assert (first.clips, first.done, first.failed, first.unfinished) == (4, 0, 1, 3)
-    assert (first.step, first.steps, first.steps_per_second) == (25, 100, 0.5)
-    assert (first.accelerator_seconds, first.cost) == (800.0, 8.0)
-    assert (second.profile, second.stage, second.unfinished, second.cost) == ("540p", None, 1, 0.0)
-    assert (status.cost, status.done, status.failed, status.is_finished) == (8.0, 0, 1, False)
-    assert (status.clips[ClipState.WAITING], status.clips[ClipState.RUNNING]) == (1, 3)
+    assert (first.profile, first.stage, first.position) == ("1080p", StageName.PREVIEW, at_step(25))
+    clips = first.counts.clips
+    assert (clips.total, clips.done, clips.failed, clips.unfinished) == (4, 0, 1, 3)
+    step = {name: first.to_json()[name] for name in ("clip_id", "step", "steps", "steps_per_second")}
+    assert step == {"clip_id": CLIPS[2].clip_id, "step": 25, "steps": 100, "steps_per_second": 0.5}
+    assert (first.counts.accelerator_seconds, first.cost) == (800.0, 8.0)
+    assert (second.profile, second.stage, second.counts.clips.unfinished, second.cost) == ("540p", None, 1, 0.0)
+    clips = status.counts.clips
+    assert (status.cost, clips.done, clips.failed, status.is_finished) == (8.0, 0, 1, False)
+    assert (clips.waiting, clips.running) == (1, 3)
 
 
 def test_time_left_counts_clips_and_steps_that_are_to_come(catalog: Catalog) -> None:
@@ -92,7 +96,7 @@ def test_time_left_counts_clips_and_steps_that_are_to_come(catalog: Catalog) -> 
     catalog.shards.at_step("plain", position)
     (shard,) = batch_status(catalog, "plain", None, at=NOW).shards
     assert shard.seconds_left == 75.0 + 10.0 + 5.0
-    assert (shard.done, shard.unfinished, shard.cost) == (1, 1, None)
+    assert (shard.counts.clips.done, shard.counts.clips.unfinished, shard.cost) == (1, 1, None)
 
 
 def test_time_left_is_unknown_until_every_stage_of_the_shard_has_an_example(catalog: Catalog) -> None:
@@ -106,14 +110,14 @@ def test_a_batch_that_has_ended_has_no_time_left(catalog: Catalog) -> None:
     catalog.batches.mark("night", BatchState.CANCELLED)
     status = batch_status(catalog, "night", None, at=NOW)
     assert status.is_finished and status.seconds_left is None
-    assert [shard.unfinished for shard in status.shards] == [0, 0]
+    assert [shard.counts.clips.unfinished for shard in status.shards] == [0, 0]
 
 
 def test_newest_batches_come_first_and_no_more_than_asked_for(catalog: Catalog) -> None:
     enter_plain(catalog)
     assert [each.batch.batch_id for each in recent_batches(catalog, None, limit=5, at=NOW)] == ["plain", "night"]
     (newest,) = recent_batches(catalog, None, limit=1, at=NOW)
-    assert (newest.batch.batch_id, newest.done, newest.shards) == ("plain", 1, ())
+    assert (newest.batch.batch_id, newest.counts.clips.done, newest.shards) == ("plain", 1, ())
 
 
 def test_an_unknown_batch_is_refused_with_what_to_do(catalog: Catalog) -> None:
@@ -123,13 +127,13 @@ def test_an_unknown_batch_is_refused_with_what_to_do(catalog: Catalog) -> None:
 
 def test_batch_whose_clips_are_being_entered_has_a_status(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.batches.create(NewBatch(batch_id="new", name="N", source="n", clips_total=1), {PLAIN: {"refiner": None}})
-    tallies = Overview.tallies
+    counts = Overview.counts
 
-    def enter_a_clip_afterwards(self: Overview, batch_ids: list[str]) -> dict[str, Tally]:
-        found = tallies(self, batch_ids)
+    def enter_a_clip_afterwards(self: Overview, batch_ids: list[str]) -> dict[str, BatchCounts]:
+        found = counts(self, batch_ids)
         catalog.clips.add("new", [PlannedClip(FIRST, 0)])
         return found
 
-    monkeypatch.setattr(Overview, "tallies", enter_a_clip_afterwards)
+    monkeypatch.setattr(Overview, "counts", enter_a_clip_afterwards)
     assert batch_status(catalog, "new", None, at=NOW).shards == ()
-    assert [shard.clips for shard in batch_status(catalog, "new", None, at=NOW).shards] == [1]
+    assert [shard.counts.clips.total for shard in batch_status(catalog, "new", None, at=NOW).shards] == [1]

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException
 from fastapi.concurrency import run_in_threadpool
 
 from magi2.batches.rerun import DAG_ID, FAILED, check_first_stage, rerun_conf
-from magi2.catalog.records import Action, Actor, BatchRecord, BatchState, ClipState
+from magi2.catalog.records import Action, Actor, BatchRecord, BatchState
 from magi2.catalog.states import FINISHED_BATCH
 from magi2.config.load import override_profile
 from magi2.config.price import price_for_budget
@@ -114,7 +114,7 @@ def _actor(user: BaseUser) -> Actor:
 
 
 def _acted(site: Deployment, batch_id: str) -> Acted:
-    site.tallies.forget()
+    site.counts.forget()
     return Acted(batch=one_batch(site, batch_id))
 
 
@@ -150,7 +150,7 @@ def _check(site: Deployment, batch: BatchRecord, body: RerunRequest) -> None:
 def _check_failed(site: Deployment, batch: BatchRecord) -> None:
     if batch.state not in FINISHED_BATCH:
         raise HTTPException(409, "the batch goes on: which clips fail is known at its end")
-    if not site.tallies.of([batch])[batch.batch_id].clips[ClipState.FAILED]:
+    if not site.counts.of([batch])[batch.batch_id].clips.failed:
         raise HTTPException(409, "no clip of the batch failed")
 
 

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from magi2.catalog import BatchRecord, BatchState, ClipState, Request, Run, RunState
-from magi2.catalog.overview import StageTally, Tally
+from magi2.catalog.counts import BatchCounts, StageCounts
 from magi2.catalog.pages import ListedClip
 from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.config.price import Price
 from magi2.types import StageName
-from magi2_airflow.renders.contract import Batch, ClipCard, ClipCounts, StageBar, StageStep
+from magi2_airflow.renders.contract import Batch, ClipCard, StageBar, StageStep
 from magi2_airflow.renders.deployment import Deployment
 from magi2_airflow.renders.links import Links, run_path, task_path
 
 
 def batches(site: Deployment, records: Sequence[BatchRecord]) -> list[Batch]:
     """The batches with their numbers. Raises InfrastructureError when the catalog does not answer."""
-    tallies = site.tallies.of(records)
-    return [batch(record, tallies[record.batch_id], site) for record in records]
+    counts = site.counts.of(records)
+    return [batch(record, counts[record.batch_id], site) for record in records]
 
 
-def batch(record: BatchRecord, tally: Tally, site: Deployment) -> Batch:
+def batch(record: BatchRecord, counts: BatchCounts, site: Deployment) -> Batch:
     """One batch with its numbers."""
     price, is_live = site.price, record.state in UNFINISHED_BATCH
     is_going_on = record.state is BatchState.RUNNING and record.requested is None
@@ -35,18 +35,18 @@ def batch(record: BatchRecord, tally: Tally, site: Deployment) -> Batch:
         is_paused=is_live and record.requested is Request.PAUSE,
         is_cancel_requested=is_live and record.requested is Request.CANCEL,
         priority=record.priority,
-        clips=_clip_counts(tally),
-        stages=[_bar(stage, numbers) for stage, numbers in tally.stages.items()],
-        seconds_left=tally.seconds_left(datetime.now(UTC)) if is_going_on else None,
-        accelerator_seconds=tally.accelerator_seconds,
-        cost=cost(price, tally.accelerator_seconds),
+        clips=counts.clips,
+        stages=[_bar(stage, numbers) for stage, numbers in counts.stages.items()],
+        seconds_left=counts.seconds_left(datetime.now(UTC)) if is_going_on else None,
+        accelerator_seconds=counts.accelerator_seconds,
+        cost=cost(price, counts.accelerator_seconds),
         budget=record.budget,
         currency=site.settings.currency if price or record.budget is not None else None,
         started_by=record.requested_by,
         created_at=record.created_at,
         finished_at=record.finished_at,
         failure_limit=record.failure_limit,
-        refused_rows=tally.refused_rows,
+        refused_rows=counts.refused_rows,
         dag_id=record.dag_id,
         run_id=record.run_id,
         run_path=run_path(record.dag_id, record.run_id),
@@ -129,23 +129,15 @@ def _step(run: Run, is_last: bool, manifest: str, task: str | None, price: Price
     )
 
 
-def _clip_counts(tally: Tally) -> ClipCounts:
-    mux = tally.stages.get(StageName.MUX)
-    reused = tally.found + (mux.clips.get(RunState.REUSED, 0) if mux else 0)
-    counts = {state.value: count for state, count in tally.clips.items()}
-    return ClipCounts(total=sum(counts.values()), reused=reused, **counts)
-
-
-def _bar(stage: StageName, tally: StageTally) -> StageBar:
-    made, reused = (tally.clips.get(state, 0) for state in (RunState.MADE, RunState.REUSED))
+def _bar(stage: StageName, counts: StageCounts) -> StageBar:
     return StageBar(
         stage=stage.value,
-        total=tally.total,
-        done=made + reused + tally.found,
-        reused=reused + tally.found,
-        running=tally.clips.get(RunState.RUNNING, 0),
-        failed=tally.clips.get(RunState.FAILED, 0),
-        seconds=tally.seconds,
-        accelerator_seconds=tally.accelerator_seconds,
-        peak_memory_bytes=tally.peak_memory_bytes,
+        total=counts.total,
+        done=counts.done,
+        reused=counts.reused,
+        running=counts.running,
+        failed=counts.failed,
+        seconds=counts.seconds,
+        accelerator_seconds=counts.accelerator_seconds,
+        peak_memory_bytes=counts.peak_memory_bytes,
     )

@@ -42,6 +42,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from magi2.catalog.counts import ClipCounts
+
 StageText = Literal["enhance", "encode", "preview", "refine", "decode", "mux"]
 
 
@@ -63,19 +65,6 @@ class StoreState(Answer):
     """`problem` says why what is shown may be wrong and actions may be refused; null when nothing speaks against it."""
 
     problem: str | None
-
-
-class ClipCounts(Answer):
-    """Clips by state. `reused` are those of `done` that this batch found finished or made of nothing new."""
-
-    total: int
-    waiting: int = 0
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-    reused: int = 0
 
 
 class StageBar(Answer):

@@ -16,8 +16,8 @@ from magi2.catalog.overview import Overview
 from magi2.catalog.pages import Pages
 from magi2.config.price import Price
 from magi2.config.settings import Settings
+from magi2_airflow.renders.counts_cache import CountsCache
 from magi2_airflow.renders.store_check import StoreCheck
-from magi2_airflow.renders.tallies import Tallies
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Deployment:
         return Pages(self.catalog.database)
 
     @cached_property
-    def tallies(self) -> Tallies:
+    def counts(self) -> CountsCache:
         """Batches in numbers that are a moment old."""
-        return Tallies(self.overview)
+        return CountsCache(self.overview)
 
     @cached_property
     def store_check(self) -> StoreCheck:

@@ -19,7 +19,7 @@ def seen_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.fixture
 def site(seen_site: Site) -> Iterator[Site]:
     """A site that the test changes nothing of."""
-    seen_site.deployment.tallies.forget()
+    seen_site.deployment.counts.forget()
     with served(seen_site):
         yield seen_site
 

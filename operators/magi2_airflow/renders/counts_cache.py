@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from magi2.catalog import BatchRecord
-from magi2.catalog.overview import Overview, Tally
+from magi2.catalog.counts import BatchCounts
+from magi2.catalog.overview import Overview
 from magi2.catalog.states import FINISHED_BATCH
 
 LIVE_S, FINISHED_S = 2.0, 60.0
@@ -15,22 +16,22 @@ LIVE_S, FINISHED_S = 2.0, 60.0
 KEPT = 500
 
 
-class Tallies:
-    """Tallies by batch, counted anew when they are too old or the batch itself has changed."""
+class CountsCache:
+    """The counts of batches, counted anew when they are too old or the batch itself has changed."""
 
     def __init__(self, overview: Overview, clock: Callable[[], float] = time.monotonic) -> None:
         self._overview = overview
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[BatchRecord, tuple[float, Tally]] = {}
+        self._kept: dict[BatchRecord, tuple[float, BatchCounts]] = {}
 
-    def of(self, batches: Sequence[BatchRecord]) -> dict[str, Tally]:
+    def of(self, batches: Sequence[BatchRecord]) -> dict[str, BatchCounts]:
         """The numbers of each batch, by id. Raises InfrastructureError when the catalog does not answer."""
         with self._lock:  # whoever comes while somebody counts finds what they counted
             fresh = {batch: self._kept[batch] for batch in batches if self._is_fresh(batch)}
             old = [batch for batch in batches if batch not in fresh]
             if old:
-                counted = self._overview.tallies([batch.batch_id for batch in old])
+                counted = self._overview.counts([batch.batch_id for batch in old])
                 self._kept = {batch: kept for batch, kept in self._kept.items() if self._is_fresh(batch)}
                 if len(self._kept) > KEPT:
                     self._kept.clear()
