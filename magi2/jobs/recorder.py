@@ -128,7 +128,7 @@ class CatalogRecorder:
 
     def on_report(self, report: ReportDocument) -> None:
         """A batch has come to its end."""
-        self._enter(lambda catalog: _enter_report(catalog, report))
+        self._enter(lambda catalog: _enter_report(catalog, self._store, report))
 
     def _enter(self, work: Callable[[Catalog], None]) -> None:
         if self._clock() < self._away_until:
@@ -216,8 +216,11 @@ def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifes
     return [manifest, shared] if shared else [manifest]
 
 
-def _enter_report(catalog: Catalog, report: ReportDocument) -> None:
+def _enter_report(catalog: Catalog, store: ArtifactStore, report: ReportDocument) -> None:
     catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
+    for clip in (*report.done, *report.flagged):
+        if clip.stages and StageName.MUX not in clip.stages:
+            _enter_file(catalog, store, report.batch_id, clip)
     for clip in (clip for clip in report.failed if clip.clip_id):
         _enter_failure(catalog, report.batch_id, clip)
     for clips, state in ((report.over_budget, ClipState.SKIPPED), (report.cancelled, ClipState.CANCELLED)):
@@ -225,6 +228,15 @@ def _enter_report(catalog: Catalog, report: ReportDocument) -> None:
             catalog.clips.set_aside(report.batch_id, [clip.clip_id or ""], state, clip.reason or state)
     ended = BatchState.DONE if report.is_within_limit else BatchState.FAILED
     catalog.batches.mark(report.batch_id, BatchState.CANCELLED if report.cancelled else ended)
+
+
+def _enter_file(catalog: Catalog, store: ArtifactStore, batch_id: str, clip: ReportedClip) -> None:
+    """A clip's file is there although its worker, which was ended, told nothing of it."""
+    record = catalog.clips.get(batch_id, clip.clip_id or "")
+    manifest = store.find(StageName.MUX, clip.key) if clip.key else None
+    if record is not None and manifest is not None and record.state is not ClipState.DONE:
+        catalog.artifacts.index([manifest])
+        catalog.clips.add(batch_id, [PlannedClip(record.clip, record.shard, manifest.key)])
 
 
 def _enter_failure(catalog: Catalog, batch_id: str, clip: ReportedClip) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from magi2.catalog.gate import CancelCheck, check_may_start
 from magi2.config.settings import Settings
 from magi2.errors import BatchCancelledError, BudgetSpentError, ConfigError, InfrastructureError, PausedError
 from magi2.types import Clip, StageName
+from tests.catalog.catalog_samples import StoredPlan
 
 ANN = Actor("1", "ann")
 PROFILE = "a" * 64
@@ -37,8 +37,8 @@ class Night:
         )
         self.catalog.clips.add(batch_id, [PlannedClip(clip, number) for number, clip in enumerate(clips)])
         self.catalog.batches.mark(batch_id, BatchState.RUNNING)
-        options = {"options": {"budget": values.get("budget")}}
-        self.store.put_document(f"batches/{batch_id}/batch.json", json.dumps(options).encode())
+        options = {"failure_limit": 0, "on_bad_rows": "refuse", "budget": values.get("budget")}
+        StoredPlan(self.store, batch_id).save([], options=options)
         return [clip.clip_id for clip in clips]
 
     def spend(self, shard: int, stage: StageName, accelerator_seconds: float) -> None:
@@ -111,7 +111,8 @@ def test_catalog_that_is_away_stops_what_has_a_budget_only(tmp_path: Path, caplo
     with caplog.at_level(logging.WARNING):
         night.ask(settings=away(night))
     assert "without knowing what is asked of batch night" in caplog.text
-    night.store.put_document("batches/night/batch.json", b'{"options": {"budget": 5.0}}')
+    options = {"failure_limit": 0, "on_bad_rows": "refuse", "budget": 5.0}
+    StoredPlan(night.store).save([], options=options)
     with pytest.raises(InfrastructureError):
         night.ask(settings=away(night))
 

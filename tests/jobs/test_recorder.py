@@ -211,6 +211,24 @@ def test_report_made_again_after_a_repair_turns_failed_into_done(
     assert batch.state is BatchState.DONE
 
 
+def test_clip_whose_file_a_killed_worker_left_is_done(
+    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+) -> None:
+    books.planned(plan)
+    *before, mux = stage_names(NO_REFINER)
+    for stage in before:
+        run_stage(store, books, plan, stage, tmp_path)
+    this = job(plan, mux)
+    books.started(this, [GOOD.clip_id])
+    key = publish(store, GOOD, mux, tmp_path)
+    books.ended(this, CancelledError("ended"))
+    books.reported(build_report(store, plan.batch_id))
+    record = catalog.clips.get(plan.batch_id, GOOD.clip_id)
+    assert record is not None
+    assert (record.state, record.artifact_key, record.shard) == (ClipState.DONE, key, 0)
+    assert list(verify(store, catalog, digests=True)) == []
+
+
 def test_finished_clips_are_done_from_the_start(
     store: LocalStore, recorder: CatalogRecorder, catalog: Catalog, tmp_path: Path
 ) -> None:
