@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable
+
 from magi2_airflow.inbox import InboxOperator
 
 with DAG(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, chain, task
+
 from magi2_airflow.base import CPU, RETRY_POLICY
 from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
 

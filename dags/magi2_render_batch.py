@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, XComArg, chain, task_group
+
 from magi2_airflow.form import RENDER_PARAMS
 from magi2_airflow.notifiers import BatchFinished, FailureLimitPassed
 from magi2_airflow.plan import PlanOperator

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, task
+
 from magi2_airflow.base import CPU, RETRY_POLICY
 from magi2_airflow.notifiers import Findings
 from magi2_airflow.watch import end_cancelled_batches, find_low_disk, find_stalled

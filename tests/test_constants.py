@@ -10,9 +10,9 @@ from tests.import_rules.reading import below, sources
 
 OF_DIFFERENT_THINGS = {
     "CONFIG_NAME": "the file of a network's settings, of two networks",
-    "MAX_PRIORITY": "of a row, and of a batch",
     "PREFIX": "what a network's weights are stored under, of three networks",
     "TRAFFIC": "what an exchange between ranks is counted as, of two exchanges",
+    "VERSION": "of a batch's documents, and of what a worker tells its launcher",
 }
 """Names that stand for another value in every module that has one."""
 

@@ -100,11 +100,13 @@ def test_an_editable_install_finds_both_packages_in_the_checkout(checkout: Path,
     assert run(alone, *FOLDERS, folder=empty, options=("-I", "-S")).splitlines() == places(checkout)
 
 
+@pytest.mark.slow
 def test_this_environment_has_the_project_installed_from_here(tmp_path: Path) -> None:
     found = run(FIND, *FOLDERS, folder=tmp_path).splitlines()
     assert found == places(ROOT), "the install is older than this checkout or of another one: make --always-make setup"
 
 
+@pytest.mark.slow
 @pytest.mark.programs("make")
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
 def test_make_installs_again_after_what_says_how_has_changed(changed: str, tmp_path: Path) -> None:

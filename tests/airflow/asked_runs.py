@@ -16,7 +16,6 @@ from typing import Any
 
 from airflow.models.taskreschedule import TaskReschedule
 from airflow.utils.session import create_session
-from magi2_airflow.base import StageOperator
 from sqlalchemy import func, select
 
 from magi2.artifacts.manifest import ManifestDraft
@@ -28,6 +27,7 @@ from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished
 from magi2.runtime.job import StageJob
 from magi2.types import ACCELERATOR_STAGES, StageName
+from magi2_airflow.base import StageOperator
 
 DAGS = Path(__file__).parents[2] / "dags"
 ANN = Actor("1", "ann")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import magi2_airflow
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+import magi2_airflow
 from tests.browser.browser_batch import MARKUP, TOO_LONG
 from tests.browser.browser_page import PHONE, Page
 from tests.browser.browser_site import BrowserSite

@@ -70,7 +70,7 @@ TABLE = [
     ),
     Row(
         "magi2_airflow.renders",
-        "artifacts batches catalog config errors prompts recipes report types",
+        "artifacts batches catalog config deployment errors prompts recipes report types",
         "airflow fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount"),

@@ -63,7 +63,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def recorder(store: LocalStore, catalog: Catalog, caplog: pytest.LogCaptureFixture) -> Iterator[CatalogRecorder]:
-    """A bookkeeper all of whose entries the catalog accepts."""
+    """A recorder all of whose entries the catalog accepts."""
     yield CatalogRecorder(store, lambda: catalog)
     assert complaints(caplog.get_records("call")) == []
 
@@ -78,7 +78,7 @@ def plan(store: LocalStore) -> BatchPlan:
 
 
 def complaints(records: Sequence[logging.LogRecord]) -> list[tuple[str, str]]:
-    """Level and text of the bookkeeper's warnings and errors."""
+    """Level and text of the recorder's warnings and errors."""
     loud = (record for record in records if record.levelno >= logging.WARNING)
     return [(record.levelname, record.getMessage()) for record in loud if record.name == "magi2.jobs.recorder"]
 
@@ -212,17 +212,17 @@ def test_report_made_again_after_a_repair_turns_failed_into_done(
 
 
 def test_clip_whose_file_a_killed_worker_left_is_done(
-    store: LocalStore, books: Bookkeeper, plan: BatchPlan, catalog: Catalog, tmp_path: Path
+    store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog, tmp_path: Path
 ) -> None:
-    books.planned(plan)
-    *before, mux = stage_names(NO_REFINER)
+    recorder.on_plan(plan)
+    *before, mux = NO_REFINER.stages
     for stage in before:
-        run_stage(store, books, plan, stage, tmp_path)
+        run_stage(store, recorder, plan, stage, tmp_path)
     this = job(plan, mux)
-    books.started(this, [GOOD.clip_id])
+    recorder.on_stage_start(this, [GOOD.clip_id])
     key = publish(store, GOOD, mux, tmp_path)
-    books.ended(this, CancelledError("ended"))
-    books.reported(build_report(store, plan.batch_id))
+    recorder.on_stage_end(this, CancelledError("ended"))
+    recorder.on_report(build_report(store, plan.batch_id))
     record = catalog.clips.get(plan.batch_id, GOOD.clip_id)
     assert record is not None
     assert (record.state, record.artifact_key, record.shard) == (ClipState.DONE, key, 0)

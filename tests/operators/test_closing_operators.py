@@ -10,15 +10,15 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
-from magi2_airflow.inbox import InboxOperator
-from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
-from magi2_airflow.plan import PlanOperator
-from magi2_airflow.report import ReportOperator
 
 from magi2.batches.failures import save_failure
 from magi2.catalog import BatchState, Run, RunState
 from magi2.errors import BatchCancelledError, BudgetSpentError
 from magi2.types import StageName
+from magi2_airflow.inbox import InboxOperator
+from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
 from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import RetryAction
+
+from magi2.catalog import Action, Actor, BatchState
+from magi2.catalog.identity import last_refusal
+from magi2.errors import IdentityError
 from magi2_airflow.base import RETRY_POLICY
 from magi2_airflow.inbox import InboxOperator
 from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
@@ -14,10 +18,6 @@ from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
 from magi2_airflow.stages import PreviewOperator
 from magi2_airflow.watch import end_cancelled_batches
-
-from magi2.catalog import Action, Actor, BatchState
-from magi2.catalog.identity import last_refusal
-from magi2.errors import IdentityError
 from tests.operators.operator_helpers import Deployment, Task
 
 

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from magi2_airflow.notifiers import BatchFinished, FailureLimitPassed, Findings, Notice, tell
-from magi2_airflow.plan import PlanOperator
-from magi2_airflow.report import ReportOperator
-from magi2_airflow.watch import find_low_disk, find_stalled
 
 import magi2.deployment
 from magi2.catalog import NewBatch, PlannedClip, Run, RunState
 from magi2.types import Clip, StageName
+from magi2_airflow.notifiers import BatchFinished, FailureLimitPassed, Findings, Notice, tell
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.report import ReportOperator
+from magi2_airflow.watch import find_low_disk, find_stalled
 from tests.operators.operator_helpers import Deployment, Task
 
 TOKEN, PATH = "s3cret-token", "/hooks/s3cret-path"

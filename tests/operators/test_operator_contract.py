@@ -11,6 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import RetryAction
+
+from magi2 import errors
+from magi2.types import StageName
 from magi2_airflow.base import RETRY_POLICY, StageOperator
 from magi2_airflow.links import ClipsLink, LogLink, ManifestLink, ReportLink
 from magi2_airflow.plan import PlanOperator
@@ -23,9 +26,6 @@ from magi2_airflow.stages import (
     PreviewOperator,
     RefineOperator,
 )
-
-from magi2 import errors
-from magi2.types import StageName
 
 PLACES = {
     EnhanceOperator: "magi2_cpu",

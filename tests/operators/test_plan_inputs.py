@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magi2_airflow.plan import PlanOperator
 from PIL import Image
 
 from magi2.batches.inbox import Inbox
@@ -20,6 +19,7 @@ from magi2.batches.plan import load_shard
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError, Magi2Error
+from magi2_airflow.plan import PlanOperator
 from tests.operators.operator_helpers import Deployment, Task
 
 SECRET = "hunter2-of-the-worker"

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from magi2_airflow.plan import PlanOperator
 from PIL import Image
 
 from magi2.catalog import BatchState
 from magi2.errors import ConfigError, InputError
+from magi2_airflow.plan import PlanOperator
 from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from airflow.plugins_manager import AirflowPlugin
 from fastapi.testclient import TestClient
+
 from magi2_airflow.mount import STATIC
 from magi2_airflow.plugin import NAME, ROUTES, RendersPlugin, react_app
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
-from magi2_airflow.plan import PlanOperator
-from magi2_airflow.stages import PreviewOperator, RefineOperator
 
 from magi2.catalog import Actor, ClipState, Run, RunState
 from magi2.errors import CancelledError, InfrastructureError, InputError
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import JobResult, Launcher
 from magi2.types import StageName
+from magi2_airflow.plan import PlanOperator
+from magi2_airflow.stages import PreviewOperator, RefineOperator
 from tests.batch_counts import counts_of
 from tests.operators.operator_helpers import Deployment, Task
 

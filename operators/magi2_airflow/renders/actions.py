@@ -22,7 +22,7 @@ from magi2.types import StageName
 from magi2_airflow.renders.airflow_api import AsCaller
 from magi2_airflow.renders.batches import one_batch
 from magi2_airflow.renders.contract import Acted
-from magi2_airflow.renders.deployment import BatchId, Deployment, Site
+from magi2_airflow.renders.deployment import BatchId, PageDeployment, Site
 from magi2_airflow.renders.guard import may_change, may_start
 from magi2_airflow.renders.links import run_path
 from magi2_airflow.renders.requests import (
@@ -113,12 +113,12 @@ def _actor(user: BaseUser) -> Actor:
     return Actor(str(user.get_id()), user.get_name())
 
 
-def _acted(site: Deployment, batch_id: str) -> Acted:
+def _acted(site: PageDeployment, batch_id: str) -> Acted:
     site.counts.forget()
     return Acted(batch=one_batch(site, batch_id))
 
 
-def _cancelled(site: Deployment, batch_id: str) -> Acted:
+def _cancelled(site: PageDeployment, batch_id: str) -> Acted:
     # Airflow runs none of our code when a run is set failed; the task that ran may have told the catalog already.
     if site.batch(batch_id).state not in FINISHED_BATCH:
         site.catalog.batches.mark(batch_id, BatchState.CANCELLED)
@@ -131,7 +131,7 @@ def _only(body: RerunRequest) -> list[str]:
     return [FAILED] if body.only == "failed" else []
 
 
-def _check(site: Deployment, batch: BatchRecord, body: RerunRequest) -> None:
+def _check(site: PageDeployment, batch: BatchRecord, body: RerunRequest) -> None:
     """Refuse what the run would only find out when it is planned."""
     batch_id = batch.batch_id
     if body.only == "failed":
@@ -147,14 +147,14 @@ def _check(site: Deployment, batch: BatchRecord, body: RerunRequest) -> None:
             raise HTTPException(400, str(error)) from error
 
 
-def _check_failed(site: Deployment, batch: BatchRecord) -> None:
+def _check_failed(site: PageDeployment, batch: BatchRecord) -> None:
     if batch.state not in FINISHED_BATCH:
         raise HTTPException(409, "the batch goes on: which clips fail is known at its end")
     if not site.counts.of([batch])[batch.batch_id].clips.failed:
         raise HTTPException(409, "no clip of the batch failed")
 
 
-def _check_overrides(site: Deployment, batch_id: str, body: RerunRequest) -> None:
+def _check_overrides(site: PageDeployment, batch_id: str, body: RerunRequest) -> None:
     profiles = [validate(Profile, content, place=batch_id) for content in site.overview.profiles(batch_id)]
     for profile in profiles:
         override_profile(profile, body.overrides)

@@ -12,17 +12,17 @@ from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.config.price import Price
 from magi2.types import StageName
 from magi2_airflow.renders.contract import Batch, ClipCard, StageBar, StageStep
-from magi2_airflow.renders.deployment import Deployment
+from magi2_airflow.renders.deployment import PageDeployment
 from magi2_airflow.renders.links import Links, run_path, task_path
 
 
-def batches(site: Deployment, records: Sequence[BatchRecord]) -> list[Batch]:
+def batches(site: PageDeployment, records: Sequence[BatchRecord]) -> list[Batch]:
     """The batches with their numbers. Raises InfrastructureError when the catalog does not answer."""
     counts = site.counts.of(records)
     return [batch(record, counts[record.batch_id], site) for record in records]
 
 
-def batch(record: BatchRecord, counts: BatchCounts, site: Deployment) -> Batch:
+def batch(record: BatchRecord, counts: BatchCounts, site: PageDeployment) -> Batch:
     """One batch with its numbers."""
     price, is_live = site.price, record.state in UNFINISHED_BATCH
     is_going_on = record.state is BatchState.RUNNING and record.requested is None

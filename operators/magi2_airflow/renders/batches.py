@@ -24,7 +24,7 @@ from magi2_airflow.renders.contract import (
     StageText,
     Viewer,
 )
-from magi2_airflow.renders.deployment import BatchId, Deployment, Site
+from magi2_airflow.renders.deployment import BatchId, PageDeployment, Site
 from magi2_airflow.renders.guard import is_allowed
 from magi2_airflow.renders.links import Root
 
@@ -131,7 +131,7 @@ def lookup(
     return Lookup(batch_id=batch[0], name=batch[1], shard=shard, stage=stage)
 
 
-def one_batch(site: Deployment, batch_id: str) -> Batch:
+def one_batch(site: PageDeployment, batch_id: str) -> Batch:
     """The batch with its numbers. Raises HTTPException 404 when there is none."""
     (found,) = answers.batches(site, [site.batch(batch_id)])
     return found

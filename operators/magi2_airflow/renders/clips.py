@@ -16,7 +16,7 @@ from magi2.recipes.captions import CAPTION
 from magi2.types import StageName, profile_stages
 from magi2_airflow.renders import answers
 from magi2_airflow.renders.contract import Clip, ClipPage, Figure, StageText
-from magi2_airflow.renders.deployment import BatchId, ClipId, Deployment, Site
+from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
 from magi2_airflow.renders.links import Links, Root, run_path
 from magi2_airflow.renders.requests import ClipsWanted
 
@@ -68,7 +68,7 @@ def manifest(site: Site, batch_id: BatchId, clip_id: ClipId, stage: StageText) -
     return Response(found.to_bytes(), media_type="application/json")
 
 
-def require_clip(site: Deployment, batch_id: str, clip_id: str) -> ClipRecord:
+def require_clip(site: PageDeployment, batch_id: str, clip_id: str) -> ClipRecord:
     """The clip as the catalog has it. Raises HTTPException 404 when the batch has none of this id."""
     record = site.catalog.clips.get(batch_id, clip_id)
     if record is None:
@@ -76,13 +76,13 @@ def require_clip(site: Deployment, batch_id: str, clip_id: str) -> ClipRecord:
     return record
 
 
-def artifact_keys(site: Deployment, record: ClipRecord) -> dict[StageName, str]:
+def artifact_keys(site: PageDeployment, record: ClipRecord) -> dict[StageName, str]:
     """The keys of what the stages made of a clip."""
     keys = site.overview.artifact_keys(record.batch_id, record.clip_id)
     return keys | ({StageName.MUX: record.artifact_key} if record.artifact_key else {})
 
 
-def find(site: Deployment, stage: StageName, key: str) -> Manifest | None:
+def find(site: PageDeployment, stage: StageName, key: str) -> Manifest | None:
     """The manifest of an artifact that the catalog names, None when it is gone or damaged."""
     try:
         return site.store.find(stage, key)
@@ -90,7 +90,7 @@ def find(site: Deployment, stage: StageName, key: str) -> Manifest | None:
         return None
 
 
-def one_clip(site: Deployment, links: Links, batch_id: str, clip_id: str) -> Clip:
+def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) -> Clip:
     """All about one clip. Raises HTTPException 404 when there is none."""
     batch, record = site.batch(batch_id), require_clip(site, batch_id, clip_id)
     (listed,) = site.pages.these([(batch_id, clip_id)])
@@ -128,7 +128,7 @@ class _Stored(NamedTuple):
     problem: str | None
 
 
-def _stored(site: Deployment, record: ClipRecord) -> _Stored:
+def _stored(site: PageDeployment, record: ClipRecord) -> _Stored:
     keys = artifact_keys(site, record)
     caption, recipe, problems = None, None, []
     try:

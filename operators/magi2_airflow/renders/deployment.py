@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, HTTPException, Path
 
-from magi2.artifacts.address import open_store
-from magi2.artifacts.store import ArtifactStore
-from magi2.catalog import BatchRecord, Catalog, catalog_url, open_catalog
+from magi2.catalog import BatchRecord
 from magi2.catalog.overview import Overview
 from magi2.catalog.pages import Pages
-from magi2.config.price import Price
-from magi2.config.settings import Settings
+from magi2.deployment import Deployment
 from magi2_airflow.renders.counts_cache import CountsCache
 from magi2_airflow.renders.store_check import StoreCheck
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """Catalog, store and price of this machine's settings."""
-
-    settings: Settings
-    catalog: Catalog
-    store: ArtifactStore
+class PageDeployment(Deployment):
+    """The deployment, with what the pages ask of it again and again."""
 
     @cached_property
     def overview(self) -> Overview:
@@ -49,11 +40,6 @@ class Deployment:
         return StoreCheck(self.store, self.catalog)
 
     @property
-    def price(self) -> Price | None:
-        """What an accelerator-hour costs, if that is known."""
-        return Price.of(self.settings)
-
-    @property
     def media_origin(self) -> str:
         """Where links to media lead, as a content security policy says it; empty when they lead here."""
         endpoint = dict(parse_qsl(urlsplit(self.store.url).query)).get("endpoint", "")
@@ -68,13 +54,12 @@ class Deployment:
 
 
 @cache
-def deployment() -> Deployment:
+def deployment() -> PageDeployment:
     """The deployment that `MAGI2_*` describe."""
-    settings = Settings.from_environment()
-    return Deployment(settings, open_catalog(catalog_url(settings)), open_store(settings.store))
+    return PageDeployment.from_environment()
 
 
-Site = Annotated[Deployment, Depends(deployment)]
+Site = Annotated[PageDeployment, Depends(deployment)]
 BatchId = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
 ClipId = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 ArtifactKey = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]

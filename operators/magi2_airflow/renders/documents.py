@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from magi2.batches.documents import batch_folder
 from magi2.types import StageName
-from magi2_airflow.renders.deployment import BatchId, Deployment, Site
+from magi2_airflow.renders.deployment import BatchId, PageDeployment, Site
 
 REPORTS = {"report.md": "text/plain; charset=utf-8", "report.json": "application/json"}
 RESULTS = re.compile(rf"[0-9]{{1,6}}\.({'|'.join(StageName)})\.json")
@@ -32,7 +32,7 @@ def results(site: Site, batch_id: BatchId, name: str) -> Response:
     return Response(_document(site, batch_id, f"results/{name}"), media_type="application/json")
 
 
-def _document(site: Deployment, batch_id: str, name: str) -> bytes:
+def _document(site: PageDeployment, batch_id: str, name: str) -> bytes:
     site.batch(batch_id)
     content = site.store.get_document(f"{batch_folder(batch_id)}/{name}")
     if content is None:

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
 from magi2_airflow.renders.clips import find, require_clip
-from magi2_airflow.renders.deployment import ArtifactKey, BatchId, ClipId, Deployment, Site
+from magi2_airflow.renders.deployment import ArtifactKey, BatchId, ClipId, PageDeployment, Site
 
 _TYPES = {CLIP: "video/mp4", POSTER: "image/jpeg", CONTACT_SHEET: "image/jpeg"}
 LINK_LIFE = timedelta(minutes=15)
@@ -67,14 +67,14 @@ def picture_type(content: bytes) -> str | None:
     return next((kind for signature, kind in SIGNATURES.items() if content.startswith(signature)), None)
 
 
-def _address(site: Deployment, key: str, name: str, saved_as: str | None) -> str:
+def _address(site: PageDeployment, key: str, name: str, saved_as: str | None) -> str:
     try:
         return site.store.link(StageName.MUX, key, name, expires=LINK_LIFE, save_as=saved_as)
     except (CorruptedArtifactError, ContractError) as error:
         raise HTTPException(404, f"the store no longer has it whole: {error.code}") from error
 
 
-def _head(site: Deployment, key: str, name: str) -> Response:
+def _head(site: PageDeployment, key: str, name: str) -> Response:
     manifest = find(site, StageName.MUX, key)
     payload = manifest.payloads.get(name) if manifest else None
     if payload is None:

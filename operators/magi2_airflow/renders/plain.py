@@ -14,7 +14,7 @@ from magi2.config.price import amount_text
 from magi2_airflow.renders.batches import Offset, list_batches, one_batch
 from magi2_airflow.renders.clips import list_clips, one_clip, others
 from magi2_airflow.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
-from magi2_airflow.renders.deployment import BatchId, ClipId, Deployment, Site
+from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
 from magi2_airflow.renders.html import Markup, element, link, page, table
 from magi2_airflow.renders.links import Links, Root
 from magi2_airflow.renders.requests import ClipsWanted
@@ -89,7 +89,7 @@ def clip_page(site: Site, links: Root, batch_id: BatchId, clip_id: ClipId) -> HT
     )
 
 
-def _warning(site: Deployment) -> Markup:
+def _warning(site: PageDeployment) -> Markup:
     problem = site.store_check.problem()
     return element("p", problem, class_="problem", role="alert") if problem else Markup("")
 

@@ -15,9 +15,6 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Request
 from fastapi.testclient import TestClient
-from magi2_airflow.renders.airflow_api import airflow_app
-from magi2_airflow.renders.app import app
-from magi2_airflow.renders.deployment import Deployment, deployment
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest, ManifestDraft
@@ -28,6 +25,9 @@ from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
 from magi2.types import Clip, FigureImage, StageName
+from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.app import app
+from magi2_airflow.renders.deployment import PageDeployment, deployment
 
 BATCH, OTHER = "0123456789abcdef", "fedcba9876543210"
 RUN = "manual__2031-02-03T04:05:06+00:00"
@@ -43,7 +43,7 @@ JPEG = b"\xff\xd8\xff"
 class Site:
     """The deployment, its clips by name, and the manifests of those that are delivered."""
 
-    deployment: Deployment
+    deployment: PageDeployment
     clips: dict[str, Clip]
     delivered: dict[str, Manifest]
 
@@ -59,6 +59,13 @@ class Site:
 
     def path(self, name: str) -> str:
         return f"/api/batches/{BATCH}/clips/{self.id(name)}"
+
+
+def deployment_on(settings: Settings, catalog: Catalog, store: LocalStore) -> PageDeployment:
+    """A deployment with an open catalog and store."""
+    made = PageDeployment(settings)
+    made.catalog, made.store = catalog, store
+    return made
 
 
 def make_site(folder: Path) -> Site:
@@ -87,7 +94,7 @@ def make_site(folder: Path) -> Site:
     enter(catalog, BATCH, clips.values(), profiles, store, found="found", dag_id="magi2_render_batch", run_id=RUN)
     again = clip("fox by hand", prompt="a red fox in snow", seed=99)
     enter(catalog, OTHER, [again], profiles, store)
-    site = Site(Deployment(settings, catalog, store), {**clips, "fox by hand": again}, {})
+    site = Site(deployment_on(settings, catalog, store), {**clips, "fox by hand": again}, {})
     _render(site, store)
     return site
 
@@ -98,7 +105,7 @@ def copy_site(made: Site, folder: Path) -> Site:
     root = Path(made.catalog.database.place).parent
     shutil.copytree(root, folder, dirs_exist_ok=True)
     catalog, store = open_catalog(f"sqlite:///{folder}/catalog.sqlite"), LocalStore(folder / "store")
-    return replace(made, deployment=Deployment(made.deployment.settings, catalog, store))
+    return replace(made, deployment=deployment_on(made.deployment.settings, catalog, store))
 
 
 def enter(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import typer
-from magi2_airflow.renders.deployment import Deployment
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
@@ -26,11 +25,10 @@ from magi2.cli.status import status_command
 from magi2.config.price import Price
 from magi2.config.settings import Settings
 from magi2.errors import BatchCancelledError, BudgetSpentError, ImageError
-from magi2.recipes.book import stage_names
 from magi2.recipes.result import StageResult
 from magi2.report import build_report, save_report
 from magi2.types import Clip, StageName
-from tests.operators.renders.renders_site import Site, client, served
+from tests.operators.renders.renders_site import Site, client, deployment_on, served
 from tests.report_samples import BOOKS, NO_REFINER, TINY, clip, deliver, publish_files
 
 PRICE = Price(36.0, "EUR")
@@ -115,7 +113,7 @@ def rendering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rende
     for name, value in (("STORE", store.root), ("PRICE_PER_ACCELERATOR_HOUR", 36.0), ("CURRENCY", "EUR")):
         monkeypatch.setenv(f"MAGI2_{name}", str(value))
     monkeypatch.delenv("MAGI2_CATALOG", raising=False)
-    site = Site(Deployment(Settings.from_environment(), catalog, store), CLIPS, {})
+    site = Site(deployment_on(Settings.from_environment(), catalog, store), CLIPS, {})
     rendering = Rendering(site, plan)
     render(rendering)
     with served(site):
@@ -125,14 +123,14 @@ def rendering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rende
 
 def render(rendering: Rendering) -> None:
     for name in ("good", "flagged"):
-        for stage in stage_names(TINY):
+        for stage in TINY.stages:
             rendering.tell(name, stage)
-    for stage in stage_names(NO_REFINER):
+    for stage in NO_REFINER.stages:
         rendering.tell("elsewhere", stage, "reused")
     for stage in FIRST:
         rendering.tell("resumed", stage)
         rendering.tell("resumed", stage, "reused", attempt=2)
-    for stage in stage_names(TINY)[len(FIRST) :]:
+    for stage in TINY.stages[len(FIRST) :]:
         rendering.tell("resumed", stage, attempt=2)
     for name in ("lost", "over budget", "cancelled", "running"):
         rendering.tell(name, StageName.ENHANCE)
@@ -187,7 +185,7 @@ def test_all_four_count_the_same_clips(rendering: Rendering) -> None:
 def test_all_four_count_the_same_at_each_stage(rendering: Rendering) -> None:
     stages, told, measured = status(rendering)["stages"], report(rendering)["stages"], metrics()
     bars = {bar["stage"]: bar for bar in page(rendering)["stages"]}
-    assert list(bars) == list(stage_names(TINY)) and stages.keys() == bars.keys() == told.keys()
+    assert list(bars) == list(TINY.stages) and stages.keys() == bars.keys() == told.keys()
     # Two of nine clips are reused, of which one has no refiner; the one that was resumed is not, though it found much.
     assert [stages[name]["made"] for name in bars] == [7, 5, 3, 3, 3, 3]
     assert [stages[name]["reused"] for name in bars] == [2, 2, 2, 1, 2, 2]

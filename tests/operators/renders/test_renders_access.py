@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from magi2_airflow.renders.app import app
 
+from magi2_airflow.renders.app import app
 from tests.operators.renders.renders_site import BATCH, NO_ROLE, Site, client
 
 OPEN_TO_ALL_LOGGED_IN = {"/static/{name}"}

@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
-from magi2_airflow.renders.airflow_api import airflow_app
-from magi2_airflow.renders.app import app
 
 from magi2.batches.batch_file import MAX_PRIORITY
 from magi2.catalog import Actor, BatchState
+from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.app import app
 from tests.operators.renders.renders_site import BATCH, OTHER, RUN, Site, client, end
 
 TRIGGER = "/api/v2/dags/magi2_render_batch/dagRuns"
@@ -89,7 +89,7 @@ def test_a_budget_that_cannot_be_spent_is_refused(own_site: Site, user: TestClie
 
 def test_a_budget_needs_a_price_and_can_be_lifted_without(own_site: Site, user: TestClient) -> None:
     free = replace(own_site.deployment.settings, price_per_accelerator_hour=None)
-    own_site.deployment = replace(own_site.deployment, settings=free)
+    own_site.deployment.settings = free
     answer = act(user, "budget", budget=5)
     assert (answer.status_code, "needs a price" in answer.json()["detail"]) == (409, True)
     assert act(user, "budget", budget=None).status_code == 200

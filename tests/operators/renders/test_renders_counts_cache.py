@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from magi2_airflow.renders.counts_cache import FINISHED_S, KEPT, LIVE_S, CountsCache
 
 from magi2.catalog import BatchRecord, BatchState, Request
 from magi2.catalog.counts import BatchCounts, Counting
+from magi2_airflow.renders.counts_cache import FINISHED_S, KEPT, LIVE_S, CountsCache
 
 
 class Counter:

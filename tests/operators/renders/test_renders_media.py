@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from magi2_airflow.mount import STATIC
-from magi2_airflow.renders.bundle import TYPES
-from magi2_airflow.renders.media import LINK_LIFE, picture_type
 
 from magi2.catalog import RunState
 from magi2.types import StageName
+from magi2_airflow.mount import STATIC
+from magi2_airflow.renders.bundle import TYPES
+from magi2_airflow.renders.media import LINK_LIFE, picture_type
 from tests.operators.renders.renders_site import BATCH, PNG, Site, client, finish, publish
 
 

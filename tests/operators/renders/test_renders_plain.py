@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from magi2_airflow.renders.html import Markup, element, page
 
 from magi2.catalog import Actor
+from magi2_airflow.renders.html import Markup, element, page
 from tests.operators.renders.renders_site import BATCH, HOSTILE, LONG, Site, client
 
 KNOWN = {

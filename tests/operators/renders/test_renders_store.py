@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from magi2_airflow.renders.store_check import FRESH_S, StoreCheck
 
 from magi2.artifacts.local import LocalStore
 from magi2.catalog.identity import DOCUMENT, FOREIGN, require_match
 from magi2.catalog.rebuild import rebuild
 from magi2.errors import IdentityError, InfrastructureError
+from magi2_airflow.renders.store_check import FRESH_S, StoreCheck
 from tests.operators.renders.renders_site import BATCH, Site, client
 
 
