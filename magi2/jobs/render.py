@@ -96,18 +96,25 @@ class ClipRender:
         for profile, _ in self._groups:
             for layout in set(layouts.values()):
                 check_layout(layout, profile)
-        self._deployment.store_to_render()
         self._has_groups = any(layout.num_ranks > 1 for layout in layouts.values())
         if self._has_groups:
+            self._deployment.store_to_render()
             return _in_groups(layouts)
         return _in_this_process(self.contexts(), self._deployment.store)
 
     def contexts(self) -> dict[str, StageContext]:
-        """Surroundings for work in this process, by digest of a profile. Raises: what `prepare` does."""
+        """Surroundings for work in this process, by digest of a profile; the store is opened last of all.
+
+        Raises: what `prepare` and `Deployment.store_to_render` do.
+        """
         deployment, found = self._deployment, {}
         for profile, clips in self._groups:
             context = prepare(
-                profile, deployment.settings, clips, progress=self._progress, store_opener=lambda: deployment.store
+                profile,
+                deployment.settings,
+                clips,
+                progress=self._progress,
+                store_opener=deployment.store_to_render,
             )
             if context.device.type == "cpu":
                 context.artifact_lock = artifact_locks(deployment.settings.store, self._progress.waiting)
