@@ -2,45 +2,90 @@
 
 Some errors are the machine's, whatever file was asked for, and are always an InfrastructureError, which is retried: a
 disk or quota that is full, a file system or server that is away, a device that fails to read or write, a process or
-host without free file handles. All others are about the path itself (no such folder, no permission, a read-only
-place, a name too long); what they stand for is up to the caller, who knows whether a user chose the path.
+host without free memory, locks or file handles. All others are about the path itself (no such folder, no permission, a
+read-only place, a name too long); what they stand for is up to the caller, who knows whether a user chose the path.
+Libraries that raise errors of their own quote the system's, and mean the same.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from magi2.errors import InfrastructureError, Magi2Error
+from magi2.errors import InfrastructureError, Magi2Error, in_one_line
 
-DISK_FULL = os.strerror(errno.ENOSPC)
 FREE_SPACE_HINT = "free some space and run again"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_AWAY = {errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT}
-_AWAY |= {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH}
-_BROKEN = {errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE}
+_AWAY = {errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOMEDIUM, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENOLINK}
+_AWAY |= {errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ENONET}
+_AWAY |= {errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTDOWN, errno.EKEYEXPIRED}
+_BROKEN = {errno.EIO, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG, errno.EPROTO, errno.ECOMM}
+_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOLCK, errno.EAGAIN, errno.EBUSY, errno.EFBIG}
+_MACHINES = _FULL | _AWAY | _BROKEN | _SHORT
+_QUOTED = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote the system
 
 
 def is_the_machines(error: OSError) -> bool:
     """Whether an error is one of those that this module's text lists as the machine's, and may pass by itself."""
-    return error.errno in _FULL | _AWAY | _BROKEN
+    return error.errno in _MACHINES
+
+
+def error_of_a_program(message: str, said: str, refused: type[Magi2Error]) -> Magi2Error:
+    """The error for a program that failed: the machine's when its words name a disk that is full, broken or away."""
+    named = next((number for number in (*_FULL, errno.EIO, errno.ESTALE) if os.strerror(number) in said), None)
+    if named is None:
+        return refused(message)
+    return InfrastructureError(message, hint=FREE_SPACE_HINT if named in _FULL else None)
+
+
+def machine_error(error: Exception) -> InfrastructureError | None:
+    """The error in the class of those that may pass, when the operating system is behind it.
+
+    Of what was raised from an error of the system, as an error of this project is, only where that is the machine's.
+    None for any other error, and for one that is retried as it is.
+    """
+    found = None if isinstance(error, Magi2Error) and error.retryable else _system_error(error)
+    if found is None:
+        return None
+    message = error.args[0] if isinstance(error, Magi2Error) else f"{type(error).__name__}: {in_one_line(error)}"
+    return InfrastructureError(message, hint=FREE_SPACE_HINT if found.errno in _FULL else None)
+
+
+def _system_error(error: BaseException) -> OSError | None:
+    """The operating system's error that this one is or quotes; of those behind it, one that is the machine's."""
+    is_ours = isinstance(error, Magi2Error)
+    if not is_ours and (quoted := _QUOTED.search(str(error))):
+        number = int(quoted[1])
+        return OSError(number, os.strerror(number))
+    if isinstance(error, OSError):
+        return error
+    implied = None if is_ours or error.__suppress_context__ else error.__context__
+    cause = error.__cause__ or implied
+    found = _system_error(cause) if cause else None
+    return found if found and is_the_machines(found) else None
 
 
 @contextmanager
 def disk_errors(place: Path, refused: type[Magi2Error] = InfrastructureError) -> Iterator[None]:
-    """Turn an OSError of the block into an error that names the file concerned, or else `place`.
+    """Turn an OSError of the block, or what quotes one, into an error that names the file concerned, or else `place`.
 
     Raises: InfrastructureError for the machine's errors that this module's text lists, `refused` for any other.
     """
     try:
         yield
-    except OSError as error:
-        raise _explained(error, str(error.filename or place), refused) from error
+    except Magi2Error:
+        raise
+    except Exception as error:
+        found = _system_error(error)
+        if found is None:
+            raise
+        raise _explained(found, str(found.filename or place), refused) from error
 
 
 @contextmanager
@@ -58,11 +103,14 @@ def partial_file(target: Path, refused: type[Magi2Error] = InfrastructureError) 
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-    except OSError as error:
-        if error.errno is None:
+    except Magi2Error:
+        raise
+    except Exception as error:
+        found = _system_error(error)
+        if found is None or found.errno is None:
             raise
-        other = f": {error.filename}" if error.filename and str(error.filename) != str(partial) else ""
-        raise _explained(error, f"cannot write {target}{other}", refused) from error
+        other = f": {found.filename}" if found.filename and str(found.filename) != str(partial) else ""
+        raise _explained(found, f"cannot write {target}{other}", refused) from error
 
 
 def _explained(error: OSError, subject: str, refused: type[Magi2Error]) -> Magi2Error:

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from magi2.errors import ImageError, InfrastructureError, InputError, MediaError
-from magi2.files import disk_errors, partial_file, write_durably
+from magi2.errors import (
+    CheckpointError,
+    CorruptedArtifactError,
+    ImageError,
+    InfrastructureError,
+    InputError,
+    Magi2Error,
+    MediaError,
+)
+from magi2.files import disk_errors, error_of_a_program, machine_error, partial_file, write_durably
 
 MACHINE = ["ENOSPC", "EDQUOT", "EIO", "ESTALE", "ENODEV", "ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EMFILE", "ENFILE"]
+MACHINE += ["EFBIG", "ENOMEM", "ENOLCK", "EUCLEAN", "ECONNRESET", "ECONNREFUSED", "ENETRESET", "EAGAIN", "EKEYEXPIRED"]
 PATH = ["ENOENT", "EACCES", "EPERM", "EROFS", "EISDIR", "ENOTDIR", "EEXIST", "ENAMETOOLONG", "ELOOP"]
 
 
@@ -51,6 +60,60 @@ def test_without_a_class_every_error_is_the_machines(tmp_path: Path, name: str) 
 def test_a_full_disk_says_what_to_do(tmp_path: Path, name: str) -> None:
     with pytest.raises(InfrastructureError, match="free some space and run again"), disk_errors(tmp_path):
         raise fault(name)
+
+
+class LibraryError(Exception):
+    """What a library raises that writes files by itself."""
+
+
+def raised_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LibraryError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        raised_from(LibraryError("unexpected pos 640 vs 534"), fault("ENOSPC")),
+        raised_from(LibraryError("cannot write"), raised_from(RuntimeError("writer"), fault("EDQUOT"))),
+    ],
+)
+def test_what_a_library_makes_of_a_full_disk_is_the_machines(tmp_path: Path, error: Exception) -> None:
+    for guarded in (disk_errors(tmp_path, MediaError), partial_file(tmp_path / "a.wav", MediaError)):
+        with pytest.raises(InfrastructureError, match="free some space") as caught, guarded:
+            raise error
+        assert "\n" not in str(caught.value)
+    assert isinstance(machine_error(error), InfrastructureError)
+
+
+def test_an_error_of_the_path_behind_a_bug_does_not_make_it_the_systems(tmp_path: Path) -> None:
+    bug = raised_from(KeyError("a bug"), fault("ENOENT"))
+    with pytest.raises(KeyError), disk_errors(tmp_path, InputError):
+        raise bug
+    assert machine_error(bug) is None and machine_error(ValueError("no")) is None
+
+
+@pytest.mark.parametrize("kind", [CheckpointError, ImageError, MediaError])
+def test_an_error_of_ours_that_the_machine_is_behind_may_pass(kind: type[Magi2Error]) -> None:
+    may_pass = machine_error(raised_from(kind("weights: unreadable"), fault("ESTALE")))
+    assert may_pass is not None and str(may_pass) == "weights: unreadable"
+    assert machine_error(raised_from(kind("weights: unreadable"), fault("ENOENT"))) is None
+    assert machine_error(kind("weights: unreadable")) is None
+
+
+def test_an_error_that_is_retried_anyway_keeps_its_class(tmp_path: Path) -> None:
+    damaged = raised_from(CorruptedArtifactError("a: is damaged"), fault("EIO"))
+    assert machine_error(damaged) is None
+    with pytest.raises(CorruptedArtifactError), disk_errors(tmp_path):
+        raise damaged
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EIO", "ESTALE"])
+def test_a_program_that_names_the_disk_failed_by_the_machine(name: str) -> None:
+    said = f"av_interleaved_write_frame(): {os.strerror(getattr(errno, name))}"
+    assert isinstance(error_of_a_program("mux failed", said, MediaError), InfrastructureError)
+    assert type(error_of_a_program("mux failed", "Invalid data found", MediaError)) is MediaError
 
 
 def test_the_file_that_the_error_speaks_of_is_named(tmp_path: Path) -> None:

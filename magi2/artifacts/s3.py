@@ -27,22 +27,30 @@ from urllib.parse import urlencode
 import urllib3
 from minio import Minio
 from minio.credentials import Provider
-from minio.error import MinioException, S3Error
+from minio.error import S3Error
 
 from magi2.artifacts.base import Blob, BlobStore
-from magi2.artifacts.s3_requests import abort_upload, begun_uploads, create_object
+from magi2.artifacts.s3_requests import (
+    abort_upload,
+    begun_uploads,
+    check_request,
+    create_object,
+    s3_errors,
+    says_absent,
+)
 from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attempt
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors
 
 PART_SIZE_BYTES = 64 * 2**20
 PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions
+LONGEST_WAIT_S = 30  # for a server that asks to be left alone for a while
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
-_ABSENT = {"NoSuchKey", "NoSuchObject"}
-_MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
 _TIMEOUT = urllib3.Timeout(connect=10, read=60)  # seconds
 _honours: dict[tuple[int, str], bool] = {}  # by process and store
-_RETRIES = urllib3.Retry(total=5, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504])
+_RETRIES = urllib3.Retry(
+    total=5, backoff_factor=0.2, status_forcelist=[429, 500, 502, 503, 504], retry_after_max=LONGEST_WAIT_S
+)
 
 
 class S3Store(BlobStore):
@@ -67,6 +75,7 @@ class S3Store(BlobStore):
     ) -> None:
         super().__init__(scratch, clock)
         self._bucket, self._endpoint, self._region, self._lock = bucket, endpoint, region, lock
+        self._credentials = credentials
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         scheme, _, host = endpoint.partition("://")
         http = urllib3.PoolManager(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
@@ -100,7 +109,7 @@ class S3Store(BlobStore):
             try:
                 response = self._client.get_object(self._bucket, self._prefix + name)
             except S3Error as error:
-                if error.code in _ABSENT:
+                if says_absent(error):
                     return None
                 raise
             try:
@@ -114,12 +123,12 @@ class S3Store(BlobStore):
             try:
                 return int(self._client.stat_object(self._bucket, self._prefix + name).size)
             except S3Error as error:
-                if error.code in _ABSENT:
+                if says_absent(error):
                     return None
                 raise
 
     def _upload(self, path: Path, name: str, sha256: str) -> None:
-        with self._errors(name), disk_errors(path):
+        with disk_errors(path), self._errors(name):
             self._client.fput_object(
                 self._bucket, self._prefix + name, str(path), content_type=_type_of(name), part_size=PART_SIZE_BYTES
             )
@@ -146,11 +155,11 @@ class S3Store(BlobStore):
 
     def _download(self, name: str) -> Path | None:
         path = _downloads(self._scratch, os.getpid()).new_path(Path(name).name)
-        with self._errors(name), disk_errors(path):
+        with disk_errors(path), self._errors(name):
             try:
                 self._client.fget_object(self._bucket, self._prefix + name, str(path))
             except S3Error as error:
-                if error.code in _ABSENT:
+                if says_absent(error):
                     return None
                 raise
         return path
@@ -218,17 +227,9 @@ class S3Store(BlobStore):
     def _errors(self, name: str) -> Iterator[None]:
         """Turn the SDK's errors into ours: settings that can never work, or trouble that may pass."""
         place = f"{self._place(name)} at {self._endpoint}"
-        try:
+        check_request(place, self._credentials, self._bucket, self._prefix + name)
+        with s3_errors(place):
             yield
-        except S3Error as error:
-            message = f"{place}: {error.code}: {error.message}"
-            if error.code in _MISCONFIGURED:
-                raise ConfigError(message, hint="check the bucket's name and the credentials' rights") from error
-            raise InfrastructureError(message) from error
-        except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise InfrastructureError(f"{place}: {error}") from error
-        except ValueError as error:  # the SDK's word for absent credentials and impossible names
-            raise ConfigError(f"{place}: {error}", hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
 
 
 def _type_of(name: str) -> str:

@@ -1,15 +1,27 @@
-"""Requests to an S3 server that the minio SDK knows but does not offer: the only place that calls its private methods.
+"""What an S3 server's answers mean, and requests that the minio SDK knows but does not offer.
 
-They are those of minio 7.2. Everything here raises what the SDK raises.
+This is the only place that calls its private methods, which are those of minio 7.2; the requests raise what it raises.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from xml.etree.ElementTree import ParseError
 
 from minio import Minio
-from minio.error import S3Error
+from minio.credentials import Provider
+from minio.error import MinioException, S3Error
+from minio.helpers import check_bucket_name, check_object_name
+from urllib3.exceptions import HTTPError
 
+from magi2.errors import MAX_REASON, ConfigError, InfrastructureError, cut
+
+_MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
+_UNREADABLE = (ParseError, ValueError, LookupError, TypeError, AttributeError)
+"""What the SDK raises over an answer that is no S3 server's."""
+_ABSENT = {"NoSuchKey", "NoSuchObject"}
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _ENDED = "NoSuchUpload"
 
@@ -21,6 +33,51 @@ class BegunUpload:
     name: str
     upload_id: str
     begun_at: float
+
+
+@contextmanager
+def s3_errors(place: str) -> Iterator[None]:
+    """Turn the SDK's errors into ours, each one line that names `place`. The computer's own OSErrors pass.
+
+    Raises: ConfigError for settings that can never work; InfrastructureError for a server that is away, busy, full or
+    says no, and for an answer that is none of an S3 server's, such as a proxy's page.
+    """
+    try:
+        yield
+    except S3Error as error:
+        message = _line(place, f"{error.code}: {error.message}")
+        if error.code in _MISCONFIGURED and not _is_page(error):
+            raise ConfigError(message, hint="check the bucket's name and the credentials' rights") from error
+        raise InfrastructureError(message) from error
+    except (MinioException, HTTPError) as error:
+        raise InfrastructureError(_line(place, str(error).partition(", Body:")[0])) from error
+    except _UNREADABLE as error:
+        what = f"an answer that is none of an S3 server's: {type(error).__name__}: {error}"
+        raise InfrastructureError(_line(place, what)) from error
+
+
+def check_request(place: str, credentials: Provider, bucket: str, name: str) -> None:
+    """Raises: ConfigError for absent credentials and names that no server takes, before any server is asked."""
+    try:
+        credentials.retrieve()
+        check_bucket_name(bucket)
+        check_object_name(name)
+    except ValueError as error:
+        raise ConfigError(_line(place, str(error)), hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
+
+
+def says_absent(error: S3Error) -> bool:
+    """Whether an S3 server says that there is no such object."""
+    return error.code in _ABSENT and not _is_page(error)
+
+
+def _is_page(error: S3Error) -> bool:
+    """Whether the SDK took the bare status of a proxy's page, as HEAD gives it, for an S3 server's error."""
+    return "html" in error.response.headers.get("content-type", "")
+
+
+def _line(place: str, text: str) -> str:
+    return f"{place}: {cut(' '.join(text.split()), MAX_REASON)}"
 
 
 def create_object(client: Minio, bucket: str, name: str, content: bytes) -> bool:

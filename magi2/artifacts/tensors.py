@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from magi2.artifacts.recipe import canonical_json
 from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.files import disk_errors
 
 if TYPE_CHECKING:
     import torch
@@ -56,20 +58,19 @@ class TensorSpec:
 def read_specs(path: Path) -> dict[str, TensorSpec]:
     """The spec of every tensor in a safetensors file, by name; reads the header alone and needs no torch.
 
-    Raises: CorruptedArtifactError when the file is missing, truncated or no safetensors file.
+    Raises: CorruptedArtifactError when the file is missing, truncated or no safetensors file; InfrastructureError when
+    the disk fails to give it.
     """
-    try:
-        with safe_open(path, framework="numpy") as handle:
-            slices = {name: handle.get_slice(name) for name in sorted(handle.keys())}
-            return {name: _spec(item.get_dtype(), item.get_shape()) for name, item in slices.items()}
-    except (SafetensorError, OSError, KeyError) as error:
-        raise CorruptedArtifactError(f"{path}: not a readable safetensors file: {error}") from error
+    with _reading(path), safe_open(path, framework="numpy") as handle:
+        slices = {name: handle.get_slice(name) for name in sorted(handle.keys())}
+        return {name: _spec(item.get_dtype(), item.get_shape()) for name, item in slices.items()}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, finite: bool = True) -> dict[str, TensorSpec]:
     """Write `tensors` to a safetensors file, equal values to equal bytes, and give back their specs by name.
 
     Raises: ContractError naming the tensor when `finite` and one holds NaN or infinity; nothing is written then.
+    InfrastructureError when the disk does not take the file.
     """
     from safetensors.torch import save_file
 
@@ -78,7 +79,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, finite: bool = Tr
         if finite:
             _check_finite(tensor, f"{path.name}: {name}")
         stored[name] = _own_copy(tensor)
-    save_file(stored, path)
+    with disk_errors(path):
+        save_file(stored, path)
     return read_specs(path)
 
 
@@ -88,17 +90,14 @@ def load_tensors(
     """The tensors of a safetensors file on `device`, after names, dtypes, shapes and values were checked on the host.
 
     Raises: ContractError when the file holds other tensors than `specs` says, or, when `finite`, a value that is NaN
-    or infinite; CorruptedArtifactError when the file cannot be read.
+    or infinite; as `read_specs` does when the file cannot be read.
     """
     _check_specs(read_specs(path), specs, path)
     tensors = {}
-    try:
-        with safe_open(path, framework="pt", device="cpu") as handle:
-            for name in specs:
-                # The handle's tensors are views of the file; copies outlive its removal.
-                tensors[name] = handle.get_tensor(name).clone()
-    except (SafetensorError, OSError) as error:
-        raise CorruptedArtifactError(f"{path}: cannot be read: {error}") from error
+    with _reading(path), safe_open(path, framework="pt", device="cpu") as handle:
+        for name in specs:
+            # The handle's tensors are views of the file; copies outlive its removal.
+            tensors[name] = handle.get_tensor(name).clone()
     if finite:
         for name, tensor in tensors.items():
             _check_finite(tensor, f"{path}: {name}")
@@ -136,6 +135,16 @@ def open_sealed(data: bytes, place: str) -> tuple[dict[str, Tensor], dict[str, s
     if seal != _seal(tensors, metadata):
         raise CorruptedArtifactError(f"{place}: its SHA-256 is not {seal}")
     return tensors, metadata
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Tell a damaged file, which is made anew, from a disk that does not give it."""
+    try:
+        with disk_errors(path, CorruptedArtifactError):
+            yield
+    except (SafetensorError, KeyError) as error:
+        raise CorruptedArtifactError(f"{path}: not a readable safetensors file: {error}") from error
 
 
 def _own_copy(tensor: Tensor) -> Tensor:

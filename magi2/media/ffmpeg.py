@@ -18,8 +18,8 @@ from typing import IO, Any, Self
 import ffmpeg as graph
 import imageio_ffmpeg
 
-from magi2.errors import InfrastructureError, MediaError, MissingToolError
-from magi2.files import DISK_FULL, FREE_SPACE_HINT
+from magi2.errors import Magi2Error, MediaError, MissingToolError
+from magi2.files import error_of_a_program
 
 logger = logging.getLogger(__name__)
 
@@ -168,16 +168,14 @@ class FfmpegProcess:
                 self._process.stdin.close()
         self._stderr.close()
 
-    def _failure(self) -> MediaError | InfrastructureError:
+    def _failure(self) -> Magi2Error:
         status = self._process.wait()
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - STDERR_TAIL_BYTES))
         said = self._stderr.read().decode(errors="replace").strip() or "it said nothing"
         ended = f"was killed by signal {-status}" if status < 0 else f"exits with {status}"
         message = f"{self._purpose}: ffmpeg {ended}: {said}"
-        if DISK_FULL in said:
-            return InfrastructureError(message, hint=FREE_SPACE_HINT)
-        return MediaError(message)
+        return error_of_a_program(message, said, MediaError)
 
 
 def run_ffmpeg(program: Ffmpeg, stream: Any, *, purpose: str) -> None:

@@ -53,7 +53,7 @@ def _read(source: str | Path | bytes) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a path"
-        raise ImageError(f"image {path.name[:80]!r} cannot be read: {reason}") from None
+        raise ImageError(f"image {path.name[:80]!r} cannot be read: {reason}") from error
 
 
 def _checked_data_url(url: str, max_bytes: int) -> str:

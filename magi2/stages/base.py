@@ -25,6 +25,7 @@ from magi2.errors import (
     OutOfMemoryError,
     in_one_line,
 )
+from magi2.files import machine_error
 from magi2.recipes.result import StageResult
 from magi2.stages.context import TENSORS, StageContext
 from magi2.stages.contracts import Contract, check_contract
@@ -186,6 +187,8 @@ class Stage(ABC, Generic[Models]):
 
     def clip_error(self, error: Exception) -> Magi2Error:
         """The error as one of a single clip, with the sizes when memory was short."""
+        if fault := machine_error(error):
+            return fault
         if isinstance(error, Magi2Error):
             return error
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -193,7 +196,7 @@ class Stage(ABC, Generic[Models]):
             held, peak, total = (size / 2**30 for size in memory)
             sizes = f"rank {self.context.team.mesh.rank} held {held:.2f} GiB, {peak:.2f} at most, of {total:.2f} GiB"
             return OutOfMemoryError(f"out of memory: {in_one_line(error)}; {sizes}")
-        if isinstance(error, OSError | torch.distributed.DistError):
+        if isinstance(error, torch.distributed.DistError):
             return InfrastructureError(f"{type(error).__name__}: {in_one_line(error)}")
         logger.exception("unforeseen error, the other clips go on")
         return Magi2Error(f"unforeseen {type(error).__name__}: {in_one_line(error)}")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ import torch
 
 from magi2.artifacts import TensorSpec, load_tensors, read_specs, save_tensors
 from magi2.artifacts.tensors import open_sealed, seal_tensors
-from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError
+from tests.small_disk import files_of_at_most
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
@@ -108,6 +111,28 @@ def test_truncated_file_is_refused_by_its_header(path: Path, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     for read in (lambda: read_specs(path), lambda: load_tensors(path, specs=specs)):
         with pytest.raises(CorruptedArtifactError, match=r"latents\.safetensors"):
+            read()
+
+
+def test_disk_that_takes_no_more_is_worth_a_retry_and_keeps_nothing_half(path: Path) -> None:
+    with files_of_at_most(10_000), pytest.raises(InfrastructureError, match=r"latents\.safetensors: File too large"):
+        save_tensors(path, {"x": torch.ones(10_000)})
+    assert not path.exists()
+    assert save_tensors(path, {"x": torch.ones(10_000)})
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_file_that_the_disk_does_not_give_is_not_called_damaged(
+    path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = save_tensors(path, {"x": torch.ones(3)})
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(f"{os.strerror(number)} (os error {number})")  # as the library raises it
+
+    monkeypatch.setattr("magi2.artifacts.tensors.safe_open", fail)
+    for read in (lambda: read_specs(path), lambda: load_tensors(path, specs=specs)):
+        with pytest.raises(InfrastructureError, match=os.strerror(number)):
             read()
 
 

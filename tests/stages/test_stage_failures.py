@@ -34,6 +34,7 @@ from tests.render_helpers import (
     stored_files,
     truncate,
 )
+from tests.small_disk import files_of_at_most
 from tests.stages.stage_renders import Rendered
 
 LONG = "an endless staircase " * 20
@@ -140,6 +141,19 @@ def made_until(last: str, store: Path, rendered: Rendered, checkpoint: Path) -> 
         if outcome.failure or stage.value == last:
             break
     return outcome
+
+
+def test_a_disk_that_takes_no_latents_for_a_while_costs_a_clip_a_retry_and_no_more(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store = preview_render.copy(tmp_path / "store")
+    remove_stages(store, preview_render.outcomes[0], "preview", "decode", "mux")
+    with files_of_at_most(4096):
+        outcome = made_until("preview", store, preview_render, tiny_checkpoint)
+    assert failure_code(outcome) == "infrastructure"
+    assert outcome.failure and outcome.failure.stage is StageName.PREVIEW
+    assert "tensors.safetensors: File too large" in str(outcome.failure.error)
+    assert_healed(made_until("preview", store, preview_render, tiny_checkpoint), store, preview_render)
 
 
 def assert_healed(outcome: Outcome, store: Path, rendered: Rendered) -> None:
