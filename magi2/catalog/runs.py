@@ -89,14 +89,15 @@ class Runs:
         for chunk in chunks(clip_ids):
             self._database.write(work, chunk)
 
-    def finish(self, batch_id: str, runs: Iterable[Run]) -> None:
+    def finish(self, batch_id: str, runs: Iterable[Run], *, tried_again: bool = False) -> None:
         """Enter what became of runs, started or not, and what follows for their clips.
 
-        A failed run makes its clip failed, a cancelled one cancelled, and the last stage's artifact makes it done.
+        A failed run makes its clip failed, or waiting when it is `tried_again`; a cancelled one makes it cancelled, and
+        the last stage's artifact makes it done.
         Raises StateError for a clip that the batch does not have, or when that artifact is not in the index.
         """
         for chunk in chunks(runs):
-            self._database.write(_finish, batch_id, chunk)
+            self._database.write(_finish, batch_id, chunk, tried_again)
 
     def withdraw(self, batch_id: str, stage: StageName, clip_ids: Iterable[str], *, attempt: int) -> None:
         """Enter that work on clips ended before it came to anything and will be taken up again: they are waiting."""
@@ -141,7 +142,7 @@ def upsert_runs(
     upsert(connection, StageRunRow, rows, update=_OUTCOME, keep_unless_given=begun, where=where)
 
 
-def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
+def _finish(connection: Connection, batch_id: str, runs: Sequence[Run], tried_again: bool) -> None:
     upsert_runs(connection, batch_id, [run for run in runs if run.state is not RunState.REUSED])
     # An attempt that was interrupted by a pause finds what it made itself: that stays made, and keeps what it took.
     reused = [run for run in runs if run.state is RunState.REUSED]
@@ -150,7 +151,7 @@ def _finish(connection: Connection, batch_id: str, runs: Sequence[Run]) -> None:
     # What was cancelled meanwhile stays so, until it is started again.
     _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
     ends = [run for run in runs if run.state not in SUCCEEDED or run.stage is LAST_STAGE]
-    settle_clips(connection, batch_id, [_outcome(run) for run in ends])
+    settle_clips(connection, batch_id, [_outcome(run, tried_again) for run in ends])
 
 
 def _withdraw(connection: Connection, batch_id: str, stage: StageName, clip_ids: Sequence[str], attempt: int) -> None:
@@ -163,12 +164,13 @@ def _withdraw(connection: Connection, batch_id: str, stage: StageName, clip_ids:
     connection.execute(running.values(state=ClipState.WAITING, updated_at=now()))
 
 
-def _outcome(run: Run) -> dict[str, Any]:
+def _outcome(run: Run, tried_again: bool) -> dict[str, Any]:
     """What a run leads to for its clip."""
+    state = ClipState.WAITING if tried_again and run.state is RunState.FAILED else _CLIP_STATES[run.state]
     return outcome(
         run.clip_id,
-        _CLIP_STATES[run.state],
-        failed_stage=run.stage if run.state is RunState.FAILED else None,
+        state,
+        failed_stage=run.stage if state is ClipState.FAILED else None,
         reason=run.error,
         artifact_key=run.artifact_key if run.state in SUCCEEDED else None,
     )

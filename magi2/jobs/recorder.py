@@ -23,7 +23,15 @@ from magi2.catalog.cost import BatchCost
 from magi2.catalog.shards import ShardPosition
 from magi2.config.price import Price
 from magi2.deployment import Deployment
-from magi2.errors import CancelledError, ConfigError, InfrastructureError, Magi2Error, PausedError, reason_of
+from magi2.errors import (
+    CancelledError,
+    ConfigError,
+    InfrastructureError,
+    Magi2Error,
+    PausedError,
+    error_from_code,
+    reason_of,
+)
 from magi2.jobs.step_rate import Pace, Position
 from magi2.report import ReportDocument, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
@@ -87,7 +95,7 @@ class CatalogRecorder:
             self._enter(lambda catalog: catalog.shards.at_step(job.batch_id, at_step))
 
     def on_stage_end(self, job: StageJob, error: Magi2Error) -> None:
-        """The stage that was started ended without results for the clips not heard of."""
+        """The stage that was started ended without results for the clips not heard of; what is tried again waits."""
         if isinstance(error, PausedError):
             clip_ids, attempt = self._unfinished, job.attempt
             self._enter(lambda catalog: catalog.runs.withdraw(job.batch_id, job.stage, clip_ids, attempt=attempt))
@@ -105,7 +113,8 @@ class CatalogRecorder:
             error=reason_of(error),
         )
         runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
-        self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs))
+        tried_again = job.is_tried_again(error)
+        self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs, tried_again=tried_again))
 
     def on_set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
         """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""
@@ -190,7 +199,8 @@ def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: 
         flags=event.flags,
         artifact_key=event.key,
     )
-    catalog.runs.finish(job.batch_id, [run])
+    tried_again = event.error_code is not None and job.is_tried_again(error_from_code(event.error_code, ""))
+    catalog.runs.finish(job.batch_id, [run], tried_again=tried_again)
 
 
 def _shard_position(job: StageJob, position: Position) -> ShardPosition:

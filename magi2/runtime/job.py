@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from magi2.errors import InputError
+from magi2.errors import InputError, Magi2Error
 from magi2.parallel.layout import ONE_RANK, ParallelLayout
 from magi2.types import ACCELERATOR_STAGES, StageName
 
@@ -35,7 +35,8 @@ class StageJob:
     `layout` says how many processes work on it and how they share the work. `devices` are the accelerators that nobody
     else may use meanwhile; None means all of the host's for a stage that computes on them and none for the others. A
     job that uses none, as all do where the device is the CPU, shuts out those of the same store, stage and key.
-    `lost` are clips that have failed in an earlier group of this job. `worker_module` is what `python -m` runs.
+    `lost` are clips that have failed in an earlier group of this job. `is_last_try`: nobody will run this stage of the
+    shard again by himself when it fails. `worker_module` is what `python -m` runs.
     """
 
     batch_id: str
@@ -44,6 +45,7 @@ class StageJob:
     store: str
     attempt: int = 1
     force: bool = False
+    is_last_try: bool = True
     layout: ParallelLayout = ONE_RANK
     devices: Devices | None = None
     lost: tuple[LostClip, ...] = ()
@@ -81,9 +83,13 @@ class StageJob:
         """What people call this job."""
         return f"batch {self.batch_id} shard {self.shard} stage {self.stage.value}"
 
+    def is_tried_again(self, error: Magi2Error) -> bool:
+        """Whether what ended with this error will be tried again, and so has not failed yet."""
+        return error.retryable and not self.is_last_try
+
     def write(self, folder: Path) -> Path:
         """The job file, readable by this user alone."""
-        fields = ("batch_id", "shard", "stage", "store", "attempt", "force")
+        fields = ("batch_id", "shard", "stage", "store", "attempt", "force", "is_last_try")
         values = {name: getattr(self, name) for name in fields}
         values |= {"layout": str(self.layout), "lost": [asdict(clip) for clip in self.lost]}
         path = folder / JOB_FILE

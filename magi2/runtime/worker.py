@@ -24,6 +24,7 @@ from magi2.errors import (
     error_text,
     in_one_line,
 )
+from magi2.files import machine_error
 from magi2.runtime.channel import connect
 from magi2.runtime.exit_codes import ExitCode, exit_code
 from magi2.runtime.job import StageJob
@@ -80,7 +81,7 @@ def _run_and_tell(job: StageJob, folder: Path, rank: int, progress: EventProgres
         error, clip_id = lost.cause, lost.clip_id
         logger.error("the group is lost: %s", error_text(error))
     except Magi2Error as expected:
-        error = expected
+        error = machine_error(expected) or expected
         logger.error("%s", error_text(error))
     except Exception as unforeseen:
         logger.exception("the stage failed")
@@ -98,8 +99,9 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
     The rank that publishes results leads: it alone speaks to the store. No clip is left for a stage that the profile
     does not have.
 
-    Raises: what keeps the whole shard from being rendered; the clips' common error when every one failed and a retry
-    may help; GroupLostError when another group has to go on. Any other failure of a clip is in the results alone.
+    Raises: what keeps the whole shard from being rendered; GroupLostError when another group has to go on; once all is
+    made that can be, the error of a clip that a further try may mend, unless this is the last one and other clips went
+    better. Any other failure of a clip is in the results alone.
     """
     from magi2.config.settings import Settings
     from magi2.runtime.meeting import meet
@@ -112,7 +114,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
         else:
             results = []
             _follow(job, progress, settings, team)
-    require_survivor(results)
+    demand_retry(job, results)
 
 
 def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
@@ -141,7 +143,9 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
             context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
         results = [lost.get(clip.clip_id) or next(made) for clip in clips]
-    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
+    # Later stages and the report take a clip that has a failed row for lost.
+    settled = [result for result in results if result.error is None or not job.is_tried_again(result.error)]
+    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, settled)
     return results
 
 
@@ -171,11 +175,13 @@ def _lost_results(job: StageJob, clips: Sequence[Clip], progress: EventProgress)
     return lost
 
 
-def require_survivor(results: Sequence[StageResult]) -> None:
-    """Raise the first clip's error if all clips failed and all may succeed later."""
-    errors = [result.error for result in results if result.error is not None]
-    if errors and len(errors) == len(results) and all(error.retryable for error in errors):
-        raise type(errors[0])(f"all {len(errors)} clips failed, the first with: {error_text(errors[0])}", hint="")
+def demand_retry(job: StageJob, results: Sequence[StageResult]) -> None:
+    """Raise the first error that may pass, if there is a try left for it or if no clip was spared."""
+    passing = [result.error for result in results if result.error is not None and result.error.retryable]
+    spares_none = len(passing) == len(results)
+    if passing and (spares_none or not job.is_last_try):
+        count = f"all {len(results)}" if spares_none else f"{len(passing)} of {len(results)}"
+        raise type(passing[0])(f"{count} clips failed, the first with: {error_text(passing[0])}", hint="")
 
 
 class _Terminated(BaseException):
@@ -198,10 +204,12 @@ def _peak_memory() -> int:
 def _as_error(error: Exception) -> Magi2Error:
     import torch
 
+    if fault := machine_error(error):
+        return fault
     text = f"{type(error).__name__}: {in_one_line(error)}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return OutOfMemoryError(text)
-    if isinstance(error, torch.AcceleratorError | torch.distributed.DistError | OSError):
+    if isinstance(error, torch.AcceleratorError | torch.distributed.DistError):
         return InfrastructureError(text)
     return Magi2Error(f"unforeseen {text}")
 

@@ -81,10 +81,11 @@ class Magi2Operator(BaseOperator):
 class StageOperator(Magi2Operator):
     """Run one stage of a batch's shard in a process group of its own and wait for it; returns references and counts.
 
-    A clip that fails is in the counts and in the stage's results, and does not fail the task. While the batch is
-    paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is cancelled
-    or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default that
-    of MAGI2_LAYOUT, else all accelerators of the host, and one for decode.
+    A clip that fails is in the counts and in the stage's results, and does not fail the task. One that met a fault that
+    may pass does, once the others are made, as long as the task has tries left: the next one makes the rest. While the
+    batch is paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is
+    cancelled or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by
+    default that of MAGI2_LAYOUT, else all accelerators of the host, and one for decode.
     """
 
     stage: ClassVar[StageName]
@@ -155,13 +156,15 @@ class StageOperator(Magi2Operator):
         from magi2.runtime.job import StageJob
 
         batch = load_batch(deployment.store_to_render(), self.batch_id)
+        ti = context["ti"]
         return StageJob(
             self.batch_id,
             int(self.shard),
             self.stage,
             deployment.settings.store,
-            attempt=context["ti"].try_number,
+            attempt=ti.try_number,
             force=self.stage.value in batch.options.force,
+            is_last_try=ti.try_number > ti.max_tries,
             worker_module=self.worker_module,
         )
 

@@ -83,8 +83,8 @@ def complaints(records: Sequence[logging.LogRecord]) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in loud if record.name == "magi2.jobs.recorder"]
 
 
-def job(plan: BatchPlan, stage: StageName, attempt: int = 1) -> StageJob:
-    return StageJob(plan.batch_id, 0, stage, "store", attempt=attempt)
+def job(plan: BatchPlan, stage: StageName, attempt: int = 1, *, is_last_try: bool = True) -> StageJob:
+    return StageJob(plan.batch_id, 0, stage, "store", attempt=attempt, is_last_try=is_last_try)
 
 
 def run_stage(store: LocalStore, recorder: CatalogRecorder, plan: BatchPlan, stage: StageName, tmp_path: Path) -> None:
@@ -169,6 +169,41 @@ def test_stage_that_ends_early_keeps_what_it_had_finished(
     recorder.on_stage_end(this, error)  # type: ignore[arg-type]
     (good,), (lost,) = (catalog.runs.of_clip(plan.batch_id, clip.clip_id) for clip in (GOOD, LOST))
     assert (good.state, lost.state, lost.error) == (RunState.REUSED, state, str(error))
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_clip_with_a_fault_that_may_pass_waits_until_the_last_try_and_keeps_what_it_took(
+    recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog, is_told: bool
+) -> None:
+    recorder.on_plan(plan)
+    for attempt, is_last_try in ((1, False), (2, True)):
+        this = job(plan, StageName.PREVIEW, attempt, is_last_try=is_last_try)
+        recorder.on_stage_start(this, [LOST.clip_id])
+        full = InfrastructureError("store is full")
+        if is_told:
+            recorder.on_event(this, event(StageResult(this.stage, LOST, "failed", 1.0, error=full)))
+        recorder.on_stage_end(this, full)
+        record = catalog.clips.get(plan.batch_id, LOST.clip_id)
+        assert record is not None
+        expected = (ClipState.FAILED, this.stage) if is_last_try else (ClipState.WAITING, None)
+        assert (record.state, record.failed_stage, record.reason) == (*expected, "store is full")
+        charged = 1 + (is_last_try and is_told)  # with the row of the batch file that was refused
+        assert catalog.batches.lost_clips(plan.batch_id) == charged
+    runs = catalog.runs.of_clip(plan.batch_id, LOST.clip_id)
+    assert [(run.attempt, run.state) for run in runs] == [(1, RunState.FAILED), (2, RunState.FAILED)]
+    assert counts_of(catalog, plan.batch_id).accelerator_seconds == (2.0 if is_told else 0.0)
+
+
+def test_clip_with_a_fault_that_no_try_mends_has_failed_at_once(
+    recorder: CatalogRecorder, plan: BatchPlan, catalog: Catalog
+) -> None:
+    recorder.on_plan(plan)
+    this = job(plan, StageName.PREVIEW, is_last_try=False)
+    recorder.on_stage_start(this, [LOST.clip_id])
+    recorder.on_event(this, event(StageResult(this.stage, LOST, "failed", 1.0, error=ImageError("broken"))))
+    record = catalog.clips.get(plan.batch_id, LOST.clip_id)
+    assert record is not None
+    assert (record.state, record.failed_stage) == (ClipState.FAILED, StageName.PREVIEW)
 
 
 def test_clips_not_begun_before_a_pause_are_waiting(

@@ -72,6 +72,7 @@ class Task:
     """What an operator sees of its task instance and run."""
 
     try_number: int = 1
+    max_tries: int = 0
     map_index: int = 0
     run_id: str = "manual__2026-01-01T00:00:00+00:00"
     dag_id: str = "magi2_render_batch"

@@ -72,6 +72,18 @@ def test_error_of_the_worker_reaches_airflow_the_report_and_the_catalog(
     assert counts_of(deployment.catalog(), batch_id).clips.failed == 2
 
 
+def test_clips_of_a_task_that_is_tried_again_wait_and_are_not_charged(
+    deployment: Deployment, batch_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_ACTION", "InfrastructureError")
+    catalog = deployment.catalog()
+    for attempt, (waiting, failed) in {3: (2, 0), 4: (0, 2)}.items():
+        with pytest.raises(InfrastructureError, match="the reason"):
+            preview(batch_id).work(Task(try_number=attempt, max_tries=3).context())
+        clips = counts_of(catalog, batch_id).clips
+        assert (clips.waiting, clips.failed) == (waiting, failed)
+
+
 def test_stage_that_the_profile_lacks_starts_no_process(deployment: Deployment, batch_id: str, task: Task) -> None:
     operator = UnstartableRefine(task_id="refine", batch_id=batch_id, shard=0)
     result = operator.work(task.context())
@@ -168,6 +180,21 @@ def test_shard_that_begins_after_the_budget_is_spent_is_skipped(
     assert {(clip.state, clip.reason) for clip in skipped} == {
         (ClipState.SKIPPED, "budget: 5.00 USD of 5.00 USD spent")
     }
+
+
+@pytest.mark.parametrize(("try_number", "max_tries", "expected"), [(1, 0, True), (3, 3, False), (4, 3, True)])
+def test_group_knows_whether_airflow_will_try_again(
+    batch_id: str, monkeypatch: pytest.MonkeyPatch, try_number: int, max_tries: int, expected: bool
+) -> None:
+    started: list[bool] = []
+
+    def run(self: Launcher, job: StageJob, **rest: object) -> JobResult:
+        started.append(job.is_last_try)
+        return JobResult((), 0.0, 0.0, Path("log"))
+
+    monkeypatch.setattr(Launcher, "run", run)
+    preview(batch_id).work(Task(try_number=try_number, max_tries=max_tries).context())
+    assert started == [expected]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,39 @@ def test_other_failures_of_clips_do_not_fail_the_shard(bench: Bench, outcome: Ou
     assert len(bench.rows()) == 3
 
 
+@pytest.mark.parametrize("kind", [InfrastructureError, CorruptedArtifactError])
+def test_shard_is_tried_again_for_one_clip_that_may_pass_and_keeps_what_was_settled(
+    bench: Bench, kind: type[Magi2Error]
+) -> None:
+    clips = put_shard(bench.store, count=4)
+    errors = {1: kind("store is full"), 2: InputError("bad"), 3: kind("store is away")}
+    bench.outcome = lambda clip: errors.get(clip.seed)
+    with pytest.raises(kind, match="2 of 4 clips failed, the first with: store is full"):
+        bench.run(StageName.ENHANCE, is_last_try=False)
+    assert bench.asked == clips
+    assert [(row.clip_id, row.state) for row in bench.rows(StageName.ENHANCE)] == [
+        (clips[0].clip_id, "made"),
+        (clips[2].clip_id, "failed"),
+    ]
+    assert failed_clips(bench.store, "batch", 0, [StageName.ENHANCE]) == {clips[2].clip_id}
+
+
+def test_clip_is_charged_with_a_fault_that_did_not_pass_by_the_last_try(bench: Bench) -> None:
+    clips = put_shard(bench.store)
+    bench.outcome = lambda clip: InfrastructureError("net") if clip.seed == 1 else None
+    with pytest.raises(InfrastructureError):
+        bench.run(attempt=3, is_last_try=False)
+    bench.run(attempt=4)
+    assert failed_clips(bench.store, "batch", 0, [StageName.PREVIEW]) == {clips[1].clip_id}
+
+
+def test_faults_that_no_try_mends_fail_no_shard_that_has_tries_left(bench: Bench) -> None:
+    put_shard(bench.store)
+    bench.outcome = lambda clip: OutOfMemoryError("too little")
+    bench.run(is_last_try=False)
+    assert [row.state for row in bench.rows()] == ["failed"] * 3
+
+
 def test_force_is_for_the_jobs_stage_alone(bench: Bench) -> None:
     put_shard(bench.store)
     bench.run(force=True)
@@ -207,9 +240,10 @@ def test_long_errors_are_cut_in_the_results(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_worker_without_a_launcher_ends_at_once(tmp_path: Path) -> None:
-    job = StageJob("batch", 0, StageName.MUX, str(tmp_path)).write(tmp_path)
+    asked = StageJob("batch", 0, StageName.MUX, str(tmp_path), is_last_try=False)
+    job = asked.write(tmp_path)
     assert job.stat().st_mode & 0o777 == 0o600
-    assert StageJob.read(job) == StageJob("batch", 0, StageName.MUX, str(tmp_path))
+    assert StageJob.read(job) == asked
     command = [sys.executable, "-m", "magi2.runtime.worker", "--job", str(job)]
     assert subprocess.run(command, timeout=60, capture_output=True).returncode == ExitCode.INFRASTRUCTURE
     job.write_text("{}")
