@@ -67,7 +67,7 @@ class Settings:
     pe_api_key: str | None = field(default=None, repr=False)
     """Its credential (MAGI2_PE_API_KEY)."""
     pe_timeout_s: float = 180.0
-    """Bound on one enhancement, all attempts together (MAGI2_PE_TIMEOUT_S)."""
+    """Bound on one enhancement, all attempts and pauses together (MAGI2_PE_TIMEOUT_S)."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error
+from magi2.prompts.retry_after import pause_before
 
 if TYPE_CHECKING:
     import openai
@@ -33,8 +35,8 @@ Message = dict[str, Any]
 class EndpointSettings:
     """Where captions come from.
 
-    `timeout_s` bounds one question over all its attempts; `max_retries` are attempts beyond the first, after 408, 409,
-    429, 5xx and connection failures. `temperature` None leaves the choice to the provider.
+    `timeout_s` bounds one question over all its attempts and the pauses between them; `max_retries` are attempts beyond
+    the first, after 408, 409, 429, 5xx and connection failures. `temperature` None leaves the choice to the provider.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -102,6 +104,7 @@ class CaptionClient:
     ) -> Reply:
         """The reply to one question, within `timeout_s` over all attempts.
 
+        An endpoint that asks to be left alone for a while (`Retry-After`) is, unless that takes longer.
         Raises: ConfigError (the endpoint refuses the key, the address or the model), InputError (it refuses this
         request), InfrastructureError (overload, failure, timeout, no connection or no sensible answer).
         """
@@ -137,14 +140,37 @@ class CaptionClient:
             api_key=settings.api_key or "none",  # local servers need no key, the SDK needs one
             base_url=settings.base_url,
             timeout=openai.Timeout(settings.timeout_s, connect=min(_CONNECT_SECONDS, settings.timeout_s)),
-            max_retries=settings.max_retries,
+            max_retries=0,  # the SDK heeds no Retry-After beyond two minutes, and none of our limit
         ) as client:
             # The SDK's timeout holds per phase and attempt; this one holds for all of them together.
-            completion = await asyncio.wait_for(client.chat.completions.create(**request), settings.timeout_s)
+            async with asyncio.timeout(settings.timeout_s) as limit:
+                completion = await self._attempt(client, request, limit)
         return _reply(completion, request["model"])
 
+    async def _attempt(
+        self, client: openai.AsyncOpenAI, request: dict[str, Any], limit: asyncio.Timeout
+    ) -> openai.types.chat.ChatCompletion:
+        """The first completion that comes. Raises what the last attempt does."""
+        import openai
+
+        for attempt in range(1, self._settings.max_retries + 1):
+            try:
+                return cast("openai.types.chat.ChatCompletion", await client.chat.completions.create(**request))
+            except openai.APIStatusError as error:
+                if not _may_pass(error.status_code):
+                    raise
+                pause, what = pause_before(attempt + 1, error.response.headers), f"answered {error.status_code}"
+            except openai.APIConnectionError:
+                pause, what = pause_before(attempt + 1, {}), "cannot be reached"
+            left = (limit.when() or math.inf) - asyncio.get_running_loop().time()
+            if pause > left:
+                limits = f"{left:.0f} s are left of {self._settings.timeout_s:g} s"
+                raise self._unavailable(f"{what} and needs a pause of {pause:.0f} s, {limits}") from None
+            await asyncio.sleep(pause)
+        return cast("openai.types.chat.ChatCompletion", await client.chat.completions.create(**request))
+
     def _refused(self, status: int) -> Magi2Error:
-        if status >= 500 or status in _RETRYABLE:
+        if _may_pass(status):
             return self._unavailable(f"answered {status} in {self._settings.max_retries + 1} attempts")
         if status in _SETTING_AT_FAULT:
             return ConfigError(
@@ -154,6 +180,10 @@ class CaptionClient:
 
     def _unavailable(self, what: str) -> InfrastructureError:
         return InfrastructureError(f"{self._settings.host} {what}")
+
+
+def _may_pass(status: int) -> bool:
+    return status >= 500 or status in _RETRYABLE
 
 
 def _run(question: Coroutine[Any, Any, Reply]) -> Reply:

@@ -28,6 +28,7 @@ class Answer:
     choices: bool = True
     raw_body: bytes | None = None
     delay_s: float = 0.0
+    retry_after: str | None = None
 
 
 @dataclass
@@ -37,6 +38,7 @@ class ChatServer:
     answers: list[Answer] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    asked_at: list[float] = field(default_factory=list)
     base_url: str = ""
 
     def script(self, *answers: Answer) -> None:
@@ -69,6 +71,7 @@ def serve() -> Iterator[ChatServer]:
 
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
+            server.asked_at.append(time.monotonic())
             server.requests.append(json.loads(self.rfile.read(length)))
             server.headers.append({name.lower(): value for name, value in self.headers.items()} | {"path": self.path})
             index = min(len(server.requests), len(server.answers)) - 1
@@ -79,7 +82,10 @@ def serve() -> Iterator[ChatServer]:
                 self.send_response(answer.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
-                self.send_header("retry-after-ms", "1")
+                if answer.retry_after is None:
+                    self.send_header("retry-after-ms", "1")
+                else:
+                    self.send_header("Retry-After", answer.retry_after)
                 self.end_headers()
                 self.wfile.write(body)
             except (BrokenPipeError, ConnectionResetError):

@@ -11,6 +11,7 @@ import pytest
 
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error
 from magi2.prompts import CaptionClient, EndpointSettings
+from magi2.prompts.retry_after import pause_before
 from magi2.prompts.semantic import response_format
 from tests.prompts.fake_endpoint import Answer, ChatServer
 
@@ -64,6 +65,38 @@ def test_one_failure_then_success_succeeds(chat_server: ChatServer) -> None:
     chat_server.script(Answer(status=429), Answer("hello"))
     assert ask(chat_server.settings(max_retries=1)).text == "hello"
     assert len(chat_server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_endpoint_gets_the_pause_that_it_asks_for(chat_server: ChatServer, status: int) -> None:
+    chat_server.script(Answer(status=status, retry_after="1"), Answer("hello"))
+    assert ask(chat_server.settings(max_retries=1)).text == "hello"
+    first, second = chat_server.asked_at
+    assert second - first >= 1.0
+
+
+@pytest.mark.parametrize("asked", ["3600", "1e400", "Fri, 01 Jan 2100 00:00:00 GMT"])
+def test_a_pause_beyond_the_limit_is_not_waited_for_and_said(chat_server: ChatServer, asked: str) -> None:
+    chat_server.script(Answer(status=429, retry_after=asked), Answer("hello"))
+    with pytest.raises(InfrastructureError, match=r"answered 429 and needs a pause of .*left of 20 s") as caught:
+        ask(chat_server.settings(max_retries=3))
+    assert len(chat_server.requests) == 1
+    assert_leaks_nothing(caught.value)
+
+
+def test_a_pause_longer_than_the_sdk_would_wait_is_granted() -> None:
+    assert pause_before(2, {"retry-after": "150"}) == 150.0
+
+
+@pytest.mark.parametrize("asked", ["", "soon", "nan", "Fri, 99 Foo"])
+def test_pauses_that_nobody_asked_for_double_up_to_a_limit(asked: str) -> None:
+    assert [pause_before(attempt, {"retry-after": asked}) for attempt in (2, 3, 4, 7, 5000)] == [0.5, 1, 2, 8, 8]
+
+
+def test_a_date_that_has_passed_and_a_negative_number_ask_for_no_pause() -> None:
+    assert (
+        pause_before(2, {"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}) == pause_before(2, {"retry-after": "-5"}) == 0
+    )
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, ConfigError), (403, ConfigError), (404, ConfigError)])
