@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from PIL import Image, ImageOps
 
-from magi2.errors import ImageError
+from magi2.errors import ImageError, InfrastructureError
+from magi2.files import is_the_machines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ def load_image(source: Path | bytes) -> Image.Image:
 
     Grey is replicated, 16-bit grey scaled to 8 bits; of an animation the first frame counts. Raises: ImageError, naming
     the file and quoting nothing of it, when it is missing, is no readable image of `FORMATS` or has more than
-    `MAX_PIXELS` pixels.
+    `MAX_PIXELS` pixels; InfrastructureError when the disk does not give it.
     """
     name = f"{source}: " if isinstance(source, Path) else ""
     try:
@@ -47,6 +48,8 @@ def load_image(source: Path | bytes) -> Image.Image:
     except FileNotFoundError:
         raise ImageError(f"{name}no such image") from None
     except Exception as error:  # decoders raise many types on broken files; all mean the same to the user
+        if isinstance(error, OSError) and is_the_machines(error):
+            raise InfrastructureError(f"{name}{error.strerror}") from error
         reason = type(error).__name__  # and not what they say, which may be words of the file
         raise ImageError(f"{name}not a readable image ({reason})", hint=f"known: {', '.join(FORMATS)}") from None
 

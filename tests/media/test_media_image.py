@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from magi2.errors import ImageError
+from magi2.errors import ImageError, InfrastructureError
 from magi2.media import image as image_module
 from magi2.media.image import letterbox, load_image, prepare_reference, reference_size
 
@@ -114,6 +116,18 @@ def test_truncated_image_is_refused(tmp_path: Path, images: dict[str, Path]) -> 
     (tmp_path / "cut.png").write_bytes(content[: len(content) // 2])
     with pytest.raises(ImageError, match=r"cut\.png"):
         load_image(tmp_path / "cut.png")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_image_that_the_disk_does_not_give_is_no_bad_image(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(image_module.Image, "open", fail)
+    with pytest.raises(InfrastructureError, match=rf"kite\.png: {os.strerror(number)}"):
+        load_image(tmp_path / "kite.png")
 
 
 def test_folder_is_no_image(tmp_path: Path) -> None:
