@@ -28,7 +28,8 @@ _AWAY |= {errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ESHUTD
 _BROKEN = {errno.EIO, errno.EREMOTEIO, errno.EUCLEAN, errno.EBADMSG, errno.EPROTO, errno.ECOMM}
 _SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOLCK, errno.EAGAIN, errno.EBUSY, errno.EFBIG}
 _MACHINES = _FULL | _AWAY | _BROKEN | _SHORT
-_QUOTED = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote the system
+_BY_NUMBER = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote the system
+_PLAIN = (*_FULL, errno.EIO, errno.ESTALE)  # whose words mean nothing else when a program says them
 
 
 def is_the_machines(error: OSError) -> bool:
@@ -38,10 +39,10 @@ def is_the_machines(error: OSError) -> bool:
 
 def error_of_a_program(message: str, said: str, refused: type[Magi2Error]) -> Magi2Error:
     """The error for a program that failed: the machine's when its words name a disk that is full, broken or away."""
-    named = next((number for number in (*_FULL, errno.EIO, errno.ESTALE) if os.strerror(number) in said), None)
-    if named is None:
+    number = _quoted(said)
+    if number is None:
         return refused(message)
-    return InfrastructureError(message, hint=FREE_SPACE_HINT if named in _FULL else None)
+    return InfrastructureError(message, hint=FREE_SPACE_HINT if number in _FULL else None)
 
 
 def machine_error(error: Exception) -> InfrastructureError | None:
@@ -59,9 +60,11 @@ def machine_error(error: Exception) -> InfrastructureError | None:
 
 def _system_error(error: BaseException) -> OSError | None:
     """The operating system's error that this one is or quotes; of those behind it, one that is the machine's."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
     is_ours = isinstance(error, Magi2Error)
-    if not is_ours and (quoted := _QUOTED.search(str(error))):
-        number = int(quoted[1])
+    number = None if is_ours else _quoted(str(error))
+    if number is not None:
         return OSError(number, os.strerror(number))
     if isinstance(error, OSError):
         return error
@@ -69,6 +72,13 @@ def _system_error(error: BaseException) -> OSError | None:
     cause = error.__cause__ or implied
     found = _system_error(cause) if cause else None
     return found if found and is_the_machines(found) else None
+
+
+def _quoted(text: str) -> int | None:
+    """The number of the system's error that a text quotes by number, or in the system's words if it is plain."""
+    if by_number := _BY_NUMBER.search(text):
+        return int(by_number[1])
+    return next((number for number in _PLAIN if os.strerror(number) in text), None)
 
 
 @contextmanager

@@ -75,6 +75,7 @@ def raised_from(error: Exception, cause: Exception) -> Exception:
     "error",
     [
         LibraryError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        LibraryError("[enforce fail at inline_container.cc:603] . write failed: No space left on device"),
         raised_from(LibraryError("unexpected pos 640 vs 534"), fault("ENOSPC")),
         raised_from(LibraryError("cannot write"), raised_from(RuntimeError("writer"), fault("EDQUOT"))),
     ],

@@ -204,14 +204,12 @@ def _peak_memory() -> int:
 def _as_error(error: Exception) -> Magi2Error:
     import torch
 
-    if fault := machine_error(error):
-        return fault
     text = f"{type(error).__name__}: {in_one_line(error)}"
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return OutOfMemoryError(text)
     if isinstance(error, torch.AcceleratorError | torch.distributed.DistError):
         return InfrastructureError(text)
-    return Magi2Error(f"unforeseen {text}")
+    return machine_error(error) or Magi2Error(f"unforeseen {text}")
 
 
 if __name__ == "__main__":

@@ -187,10 +187,8 @@ class Stage(ABC, Generic[Models]):
 
     def clip_error(self, error: Exception) -> Magi2Error:
         """The error as one of a single clip, with the sizes when memory was short."""
-        if fault := machine_error(error):
-            return fault
         if isinstance(error, Magi2Error):
-            return error
+            return machine_error(error) or error
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             memory = platform.memory_stats(accelerator=self.context.accelerator)
             held, peak, total = (size / 2**30 for size in memory)
@@ -198,6 +196,8 @@ class Stage(ABC, Generic[Models]):
             return OutOfMemoryError(f"out of memory: {in_one_line(error)}; {sizes}")
         if isinstance(error, torch.distributed.DistError):
             return InfrastructureError(f"{type(error).__name__}: {in_one_line(error)}")
+        if fault := machine_error(error):
+            return fault
         logger.exception("unforeseen error, the other clips go on")
         return Magi2Error(f"unforeseen {type(error).__name__}: {in_one_line(error)}")
 
