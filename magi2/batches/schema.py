@@ -167,7 +167,7 @@ class ClipResult(Content):
 
 
 class ResultsDocument(Document):
-    """What the last attempt at a stage made of a shard's clips."""
+    """What the last attempt at a stage made of a shard's clips; one that will be tried again is not among them."""
 
     batch_id: str
     shard: int
