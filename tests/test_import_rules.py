@@ -138,7 +138,7 @@ def never(found: Iterable[Import], forbidden: str) -> list[Import]:
 
 def test_only_the_catalog_speaks_to_the_database() -> None:
     strays = never(
-        [found for found in of(*PRODUCT) if not below(found.importer, "magi2.catalog")], "sqlalchemy alembic"
+        [found for found in of(*PRODUCT) if not below(found.importer, "magi2.catalog")], "sqlalchemy alembic psycopg2"
     )
     assert not strays, listed(strays)
 
@@ -177,6 +177,7 @@ DISTRIBUTIONS = {
     "airflow": "apache-airflow",
     "urllib3": "minio",  # its transport, and the type of its pool
     "httpx": "openai",  # likewise
+    "psycopg2": "psycopg2-binary",
 }
 
 

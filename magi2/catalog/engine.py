@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -21,9 +21,15 @@ from magi2.errors import ConfigError, InfrastructureError, Magi2Error
 from magi2.files import disk_errors
 
 FILE_NAME = "catalog.sqlite"
-BUSY_TIMEOUT_S = 30.0  # the longest a writer waits for another; the longest transaction takes a few seconds
-CONNECT_TIMEOUT_S = 10
+BUSY_TIMEOUT_S = 12.0  # the longest a writer waits for another; the longest transaction takes a few seconds
+CONNECT_TIMEOUT_S = 5  # for each of the server's addresses
+STATEMENT_TIMEOUT_S = 8.0
+LOCK_TIMEOUT_S = 5.0
+POOL_TIMEOUT_S = 12.0
+PATIENCE_S = 8.0  # after so long nothing is repeated: what took that much does not pass in a moment
 ATTEMPTS = 6
+RETRY_S = 300.0
+"""A catalog that is away takes a while to say so, in which a render stands still: it asks again only after so long."""
 _BACK_OFF_S = 0.05
 _URL_HINT = "give sqlite:////folder/catalog.sqlite or postgresql+psycopg2://user:password@host/database"
 _PASSING_STATES = {"40001", "40P01", "55P03"}  # PostgreSQL: serialization failure, deadlock, lock not available
@@ -72,6 +78,8 @@ def parse_url(text: str | URL) -> URL:
 class Database:
     """Short transactions on one database, repeated when another writer was in the way.
 
+    A database that does not answer, or only slowly, is an InfrastructureError within about 15 seconds for each
+    statement: nobody who renders waits longer for it.
     The engine is made on first use and again after a fork, so an object may be handed to worker processes.
     """
 
@@ -124,12 +132,14 @@ class Database:
             engine.dispose()
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        began = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with self._engine().execution_options(**{_WRITING: writing}).begin() as connection:
                     return work(connection)
             except DBAPIError as error:
-                if attempt == ATTEMPTS or not _may_pass(error):
+                is_late = time.monotonic() - began > PATIENCE_S
+                if attempt == ATTEMPTS or is_late or not _may_pass(error):
                     raise self._explain(error) from error
             except OverflowError as error:  # the SQLite driver's word for it
                 raise StateError(f"catalog {self.place}: a number is too large: {error}") from error
@@ -149,7 +159,12 @@ class Database:
         folder = Path(str(self.url.database)).absolute().parent
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(self.url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S})
+        engine = create_engine(
+            self.url,
+            hide_parameters=True,
+            pool_timeout=POOL_TIMEOUT_S,
+            connect_args={"timeout": BUSY_TIMEOUT_S},
+        )
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -157,21 +172,23 @@ class Database:
     def _postgresql_engine(self) -> Engine:
         try:
             driver = self.url.get_driver_name()
-            timed = driver.startswith("psycopg") and "connect_timeout" not in self.url.query
             # Else this driver waits for the server's answer to every single row.
             batched = {"executemany_mode": "values_plus_batch"} if driver == "psycopg2" else {}
-            return create_engine(
+            engine = create_engine(
                 self.url,
                 hide_parameters=True,
                 pool_pre_ping=True,
                 pool_size=2,
-                connect_args={"connect_timeout": CONNECT_TIMEOUT_S} if timed else {},
+                pool_timeout=POOL_TIMEOUT_S,
+                connect_args=_postgresql_limits(driver, self.url.query),
                 **batched,
             )
         except (NoSuchModuleError, ModuleNotFoundError) as error:
             raise ConfigError(
                 f"catalog {self.place}: no driver for {self.url.drivername}", hint="pip install psycopg2-binary"
             ) from error
+        event.listen(engine, "begin", allow_time)
+        return engine
 
     def _explain(self, error: DBAPIError) -> Magi2Error:
         message = f"catalog {self.place}: {self._first_line(error)}"
@@ -184,6 +201,18 @@ class Database:
     def _first_line(self, error: DBAPIError) -> str:
         line = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
         return line.replace(str(self.url.password), "***") if self.url.password else line
+
+
+def allow_time(connection: Connection, seconds: float | None = None) -> None:
+    """Let a statement of this transaction take so long on a server, locks in its way included; None: as usual."""
+    if connection.dialect.name != "postgresql":
+        return
+    statement_s, lock_s = (STATEMENT_TIMEOUT_S, LOCK_TIMEOUT_S) if seconds is None else (seconds + 1.0, seconds)
+    connection.connection.dbapi_connection.answer_s = statement_s + 1.0  # type: ignore[union-attr]  # our class
+    # Of the transaction, not of the session: a pooler before the server gives its sessions to others.
+    connection.exec_driver_sql(
+        f"SET LOCAL statement_timeout = {statement_s * 1000:.0f}; SET LOCAL lock_timeout = {lock_s * 1000:.0f}"
+    )
 
 
 def _configure_sqlite(connection: Any, record: object) -> None:
@@ -201,6 +230,25 @@ def _begin_sqlite(connection: Connection) -> None:
     # A transaction that begins by reading cannot be turned into a writing one when another wrote in between.
     writing = connection.get_execution_options().get(_WRITING)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _postgresql_limits(driver: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    """What to connect with; a limit that stands in the address is the user's choice and stays."""
+    if not driver.startswith("psycopg"):
+        return {}
+    limits: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": int(STATEMENT_TIMEOUT_S * 1000),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    }
+    limits = {name: value for name, value in limits.items() if name not in query}
+    if driver == "psycopg2":
+        from magi2.catalog.postgresql import TimedConnection
+
+        limits["connection_factory"] = TimedConnection
+    return limits
 
 
 def _may_pass(error: DBAPIError) -> bool:

@@ -6,6 +6,9 @@ A catalog that cannot be reached never stops a render, but where money is at sta
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select
@@ -13,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import load_batch
 from magi2.catalog.batches import accelerator_seconds, get_batch
-from magi2.catalog.engine import catalog_url
+from magi2.catalog.engine import RETRY_S, catalog_url
 from magi2.catalog.records import BatchRecord, BatchState, Request, RunState
 from magi2.catalog.repository import Catalog, open_catalog
 from magi2.catalog.states import FINISHED_BATCH, UNFINISHED_CLIP
@@ -66,23 +69,24 @@ def check_may_start(settings: Settings, store: ArtifactStore, batch_id: str, sha
 
 
 class CancelCheck:
-    """Asked by a worker before each clip; a catalog that is away is told of once and asks for nothing."""
+    """Asked by a worker before each clip; a catalog that is away asks for nothing, for `RETRY_S` seconds of `clock`."""
 
-    def __init__(self, settings: Settings, batch_id: str) -> None:
+    def __init__(self, settings: Settings, batch_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._batch_id = batch_id
+        self._clock = clock
         self._catalog: Catalog | None = None
-        self._is_away = False
+        self._away_until = -math.inf
 
     def requested(self) -> Request | None:
         """What is asked of the batch now. Ranks that work together ask one of them, so that all hear the same."""
-        if self._is_away:
+        if self._clock() < self._away_until:
             return None
         try:
             self._catalog = self._catalog or open_catalog(catalog_url(self._settings))
             return requested(self._catalog, self._batch_id)
         except Magi2Error as error:
-            self._is_away = True
+            self._away_until = self._clock() + RETRY_S
             logger.warning("cannot hear what is asked of batch %s: %s", self._batch_id, error)
             return None
 

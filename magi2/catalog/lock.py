@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import URL, text
 
 from magi2.artifacts.store import NamedLocks
-from magi2.catalog.engine import Database
+from magi2.catalog.engine import Database, allow_time
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError
 from magi2.files import disk_errors
@@ -40,8 +40,9 @@ def named_locks(url: str | URL) -> Callable[[str], AbstractContextManager[None]]
 def _advisory_lock(database: Database, name: str) -> Iterator[None]:
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
     with database.transaction() as connection:
-        connection.execute(text(f"SET LOCAL lock_timeout = {int(WAIT_S * 1000)}"))
+        allow_time(connection, WAIT_S)
         connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+        allow_time(connection)
         yield
         connection.execute(text("SELECT 1"))  # raises when the connection, and so the lock, was lost
 

@@ -10,10 +10,11 @@ from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, text
 
-from magi2.catalog.engine import Database
+from magi2.catalog.engine import Database, allow_time
 from magi2.errors import ConfigError
 
 _LOCK = 0x6D616769  # "magi"
+_LONGEST_S = 3600.0  # a table that is full is rewritten, and another process may be at it
 _one_at_a_time = threading.Lock()  # Alembic keeps the running migration in a global
 
 
@@ -43,6 +44,7 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def _upgrade(connection: Connection) -> None:
+    allow_time(connection, _LONGEST_S)
     # On SQLite the writing transaction itself keeps the others out.
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})

@@ -20,6 +20,7 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
+from magi2.catalog.engine import RETRY_S
 from magi2.catalog.shards import ShardPosition
 from magi2.config.price import Price
 from magi2.deployment import Deployment
@@ -40,15 +41,15 @@ from magi2.types import NEGATIVE, StageName
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 300.0
-"""A catalog that is away may take minutes to say so, in which nobody looks after the render."""
+SLOW_S = 15.0
+"""A catalog that takes longer for one entry is as good as away."""
 
 
 class CatalogRecorder:
     """Enters a plan, a stage or a report, and raises no Magi2Error.
 
-    When the catalog is away or not usable, it warns and enters nothing for `RETRY_S` seconds of `clock`; an entry that
-    is not accepted is logged as an error each time, and the next one is entered all the same.
+    When the catalog is away, not usable or slower than `SLOW_S`, it warns and enters nothing for `RETRY_S` seconds of
+    `clock`; an entry that is not accepted is logged as an error each time, and the next one is entered all the same.
     """
 
     def __init__(
@@ -140,16 +141,22 @@ class CatalogRecorder:
         self._enter(lambda catalog: _enter_report(catalog, self._store, report))
 
     def _enter(self, work: Callable[[Catalog], None]) -> None:
-        if self._clock() < self._away_until:
+        began = self._clock()
+        if began < self._away_until:
             return
         try:
             self._catalog = self._catalog or self._open()
             work(self._catalog)
+            if (seconds := self._clock() - began) > SLOW_S:
+                self._rest(f"an entry took {seconds:.0f} s")
         except (InfrastructureError, ConfigError) as error:
-            self._away_until = self._clock() + RETRY_S
-            logger.warning("the catalog falls behind (magi2 catalog rebuild makes it good): %s", error)
+            self._rest(str(error))
         except Magi2Error as error:
             logger.error("the catalog goes without an entry (magi2 catalog rebuild makes it good): %s", error)
+
+    def _rest(self, reason: str) -> None:
+        self._away_until = self._clock() + RETRY_S
+        logger.warning("the catalog falls behind (magi2 catalog rebuild makes it good): %s", reason)
 
 
 def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None:

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, text
+from sqlalchemy import URL
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, open_catalog
-from magi2.catalog.engine import Database
 from magi2.catalog.migrate import migrate
-from magi2.catalog.tables import Base
-from tests.real_servers import PostgresServer, postgresql
+from tests.catalog.databases import Databases
+from tests.real_servers import postgresql
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)]
-_numbers = count()
-
-
-class Databases:
-    """Databases of a server. Making one takes ten times as long as emptying one, so most tests share one."""
-
-    def __init__(self, server: PostgresServer) -> None:
-        self._server = server
-        self._shared = server.create("shared")
-        migrate(self._shared)
-
-    def new(self) -> URL:
-        """A database without tables."""
-        return self._server.create(f"test_{next(_numbers)}")
-
-    def emptied(self) -> URL:
-        """A database with tables and no rows."""
-        tables = ", ".join(Base.metadata.tables)
-        Database(self._shared).write(lambda connection: connection.execute(text(f"TRUNCATE {tables}")))
-        return self._shared
 
 
 @pytest.fixture(scope="session")

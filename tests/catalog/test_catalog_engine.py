@@ -95,7 +95,7 @@ def test_sqlite_is_set_up_for_many_processes(tmp_path: Path) -> None:
     database = open_catalog(f"sqlite:///{tmp_path / 'new' / 'catalog.sqlite'}").database
     names = ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
     found = database.read(lambda connection: [connection.scalar(text(f"PRAGMA {name}")) for name in names])
-    assert found == ["wal", 1, 30_000, 1]
+    assert found == ["wal", 1, 12_000, 1]
 
 
 def test_folder_that_cannot_be_made_is_trouble_of_the_machine(tmp_path: Path) -> None:

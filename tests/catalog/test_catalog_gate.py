@@ -9,6 +9,7 @@ import pytest
 
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import Actor, BatchState, Catalog, NewBatch, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.engine import RETRY_S
 from magi2.catalog.gate import CancelCheck, check_may_start
 from magi2.config.settings import Settings
 from magi2.errors import BatchCancelledError, BudgetSpentError, ConfigError, InfrastructureError, PausedError
@@ -140,3 +141,20 @@ def test_worker_goes_on_without_the_catalog_and_says_so_once(tmp_path: Path, cap
         for _ in range(3):
             between.check()
     assert caplog.text.count("cannot hear what is asked of batch night") == 1
+
+
+def test_wish_is_heard_once_the_catalog_is_back(tmp_path: Path) -> None:
+    night, now = Night(tmp_path), [0.0]
+    night.catalog.control.pause("night", by=ANN)
+    file = Path(str(night.catalog.database.url.database))
+    night.catalog.close()
+    hidden = file.rename(file.with_name("hidden"))
+    file.mkdir()
+    between = CancelCheck(night.settings, "night", clock=lambda: now[0])
+    between.check()
+    file.rmdir()
+    hidden.rename(file)
+    between.check()  # not asked again so soon
+    now[0] = RETRY_S
+    with pytest.raises(PausedError):
+        between.check()

@@ -121,7 +121,7 @@ TABLE = [
     # The deployment: store and catalog, opened together.
     Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
     # The database, and the gate that asks it whether work may go on.
-    Row("magi2.catalog", "artifacts batches config errors files types", "alembic sqlalchemy"),
+    Row("magi2.catalog", "artifacts batches config errors files types", "alembic psycopg2 sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Batches: from a file to a plan, the documents in the store, and again.

@@ -15,6 +15,7 @@ from magi2.batches.batch_file import BadRow, Batch
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.batches.results import write_results
 from magi2.catalog import BatchState, Catalog, ClipState, RunState, StateError, open_catalog
+from magi2.catalog.engine import RETRY_S
 from magi2.catalog.totals import read_totals
 from magi2.catalog.verify import verify
 from magi2.config.load import load_profile
@@ -28,7 +29,7 @@ from magi2.errors import (
     Magi2Error,
     PausedError,
 )
-from magi2.jobs.recorder import RETRY_S, CatalogRecorder
+from magi2.jobs.recorder import SLOW_S, CatalogRecorder
 from magi2.jobs.run import StageWork
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
@@ -318,6 +319,25 @@ def test_catalog_that_is_back_is_entered_into_again(
     recorder.on_plan(plan)
     assert catalog.batches.get(plan.batch_id) is not None
     assert [level for level, _ in complaints(caplog.records)] == ["WARNING"]
+
+
+def test_catalog_that_takes_its_time_is_let_be_for_a_while(
+    store: LocalStore, plan: BatchPlan, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+
+    def reach() -> Catalog:
+        now[0] += SLOW_S + 1
+        return catalog
+
+    recorder = CatalogRecorder(store, reach, clock=lambda: now[0])
+    recorder.on_plan(plan)
+    recorder.on_stage_start(job(plan, StageName.ENCODE), [LOST.clip_id])
+    assert catalog.runs.of_clip(plan.batch_id, LOST.clip_id) == []
+    now[0] += RETRY_S
+    recorder.on_stage_start(job(plan, StageName.ENCODE), [LOST.clip_id])
+    assert len(catalog.runs.of_clip(plan.batch_id, LOST.clip_id)) == 1
+    assert [text.endswith("an entry took 16 s") for _, text in complaints(caplog.records)] == [True]
 
 
 @pytest.mark.parametrize("error", [StateError("no such clip"), CorruptedArtifactError("mux/1: no manifest")])
