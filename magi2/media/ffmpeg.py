@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +19,15 @@ from typing import IO, Any, Self
 import ffmpeg as graph
 import imageio_ffmpeg
 
-from magi2.errors import Magi2Error, MediaError, MissingToolError
+from magi2.errors import InfrastructureError, Magi2Error, MediaError, MissingToolError
 from magi2.files import error_of_a_program
 
 logger = logging.getLogger(__name__)
 
 INSTALL_HINT = "install ffmpeg, or set MAGI2_FFMPEG to the program's path"
 CHECK_TIMEOUT_S = 60
+RUN_TIMEOUT_S = 1200.0
+"""A whole clip takes less by far, and a program that still runs then may run for ever."""
 STDERR_TAIL_BYTES = 4096
 QUIET = ("-hide_banner", "-nostdin", "-nostats", "-loglevel", "warning", "-y")
 ONE_FILTER_THREAD = ("-filter_threads", "1", "-filter_complex_threads", "1")
@@ -110,12 +113,14 @@ def file_url(path: Path) -> str:
 class FfmpegProcess:
     """One running ffmpeg, as a context manager: waits for it at the end of the block, kills it when the block raises.
 
-    Its stderr goes to an unnamed file, so that a talkative program can never block us; the last lines join the error.
+    It is ended, with an InfrastructureError, when it takes no byte or does not come to its end for `RUN_TIMEOUT_S`. Its
+    stderr goes to an unnamed file, so that a talkative program can never block us; the last lines join the error.
     """
 
     def __init__(self, program: Ffmpeg, stream: Any, *, purpose: str, feeds: bool = False) -> None:
         self._program, self._command = program, program.command(stream)
         self._purpose, self._feeds = purpose, feeds
+        self._is_late = threading.Event()
 
     def __enter__(self) -> Self:
         logger.debug("%s: %s", self._purpose, self._command)
@@ -140,7 +145,8 @@ class FfmpegProcess:
         """Feed stdin, waiting while the pipe is full; raises MediaError when ffmpeg has gone."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(data)
+            with self._limited():
+                self._process.stdin.write(data)
         except BrokenPipeError as error:
             raise self._failure() from error
 
@@ -154,11 +160,28 @@ class FfmpegProcess:
             self._end()
 
     def _finish(self) -> None:
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # the exit status below says why
-                self._process.stdin.close()
-        if self._process.wait() != 0:
+        with self._limited():
+            if self._process.stdin is not None:
+                with suppress(BrokenPipeError):  # the exit status below says why
+                    self._process.stdin.close()
+            status = self._process.wait()
+        if status != 0 or self._is_late.is_set():
             raise self._failure()
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Kill the program when the block takes too long, which ends every wait for it."""
+        watch = threading.Timer(RUN_TIMEOUT_S, self._kill_late)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    def _kill_late(self) -> None:
+        self._is_late.set()
+        self._process.kill()
 
     def _end(self) -> None:
         self._process.kill()
@@ -169,10 +192,14 @@ class FfmpegProcess:
         self._stderr.close()
 
     def _failure(self) -> Magi2Error:
-        status = self._process.wait()
+        with self._limited():
+            status = self._process.wait()
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - STDERR_TAIL_BYTES))
         said = self._stderr.read().decode(errors="replace").strip() or "it said nothing"
+        if self._is_late.is_set():
+            ended = f"{self._program.path} was ended, since it did not go on for {RUN_TIMEOUT_S:g} s"
+            return InfrastructureError(f"{self._purpose}: {ended}: {said}", hint="try program and disks by hand")
         ended = f"was killed by signal {-status}" if status < 0 else f"exits with {status}"
         message = f"{self._purpose}: ffmpeg {ended}: {said}"
         return error_of_a_program(message, said, MediaError)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import ffmpeg as graph
 import imageio_ffmpeg
 import pytest
+import torch
 
 from magi2.errors import InfrastructureError, MediaError, MissingToolError
+from magi2.media import ffmpeg as ffmpeg_module
 from magi2.media.ffmpeg import Ffmpeg, find_ffmpeg, run_ffmpeg
+from magi2.media.lossless import LosslessWriter
 
 
 def test_the_found_program_has_every_encoder_that_delivery_needs(program: Ffmpeg) -> None:
@@ -96,6 +100,38 @@ def test_full_disk_is_worth_a_retry(fake_program: Callable[[str], str], tmp_path
     )
     with pytest.raises(InfrastructureError, match="No space left"):
         run_ffmpeg(program, output(tmp_path), purpose="test")
+
+
+@pytest.mark.parametrize("body", ["exec sleep 20", "echo at work >&2; exec sleep 20"])
+def test_program_that_never_ends_is_ended_by_name_and_limit(
+    fake_program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr(ffmpeg_module, "RUN_TIMEOUT_S", 0.3)
+    program = Ffmpeg(fake_program(body), "0", frozenset())
+    with pytest.raises(InfrastructureError, match=r"fake-ffmpeg was ended, since it did not go on for 0\.3 s"):
+        run_ffmpeg(program, output(tmp_path), purpose="test")
+
+
+@pytest.mark.parametrize("body", ["exec sleep 20", "exec <&-; exec sleep 20"], ids=["silent", "deaf"])
+def test_program_that_takes_no_frame_is_ended_by_name_and_limit(
+    fake_program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr(ffmpeg_module, "RUN_TIMEOUT_S", 0.3)
+    program = Ffmpeg(fake_program(body), "0", frozenset({"ffv1"}))
+    writer = LosslessWriter(tmp_path / "v.mkv", width=512, height=512, fps=Fraction(25), ffmpeg=program)
+    with pytest.raises(InfrastructureError, match=r"fake-ffmpeg was ended"), writer:
+        writer.write(torch.zeros(1, 512, 512, 3, dtype=torch.uint8))  # more than a pipe holds
+    assert [path.name for path in tmp_path.iterdir()] == ["fake-ffmpeg"]
+
+
+@pytest.mark.parametrize("option", ["-version", "-encoders"])
+def test_program_that_does_not_answer_is_refused_by_name_and_limit(
+    fake_program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(ffmpeg_module, "CHECK_TIMEOUT_S", 0.5)
+    body = f'for word; do [ "$word" = {option} ] && exec sleep 20; done; echo ffmpeg version 9'
+    with pytest.raises(MissingToolError, match=r"fake-ffmpeg does not run: .*timed out after 0\.5 seconds"):
+        find_ffmpeg(fake_program(body))
 
 
 def test_program_that_vanished_is_a_missing_tool(tmp_path: Path) -> None:
