@@ -18,7 +18,7 @@ from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
-from magi2.errors import CorruptedArtifactError, InputError, in_one_line
+from magi2.errors import CorruptedArtifactError, InputError, Magi2Error, in_one_line
 from magi2.inputs.files import InputRoots
 from magi2.prompts.figures import parse_image_argument
 from magi2.types import CLIP, Clip, StageName
@@ -57,12 +57,20 @@ def render_command(
     from magi2.jobs.render import ClipRender
 
     rows: list[dict[str, Any]] = []
+    stopped: Magi2Error | None = None
     with TerminalProgress() as progress:
         deployment = Deployment.from_environment()
-        for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
-            rows.append(_row(outcome, _exported(deployment.store, outcome, out)))
+        try:
+            for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
+                rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
+        except Magi2Error as error:
+            if not rows:
+                raise
+            stopped = error  # what was made until now is told all the same
     summary = _summary(rows, time.monotonic() - started)
     print_json(summary) if as_json else _print_table(summary)
+    if stopped:
+        raise stopped
     if summary["clips_failed"]:
         raise typer.Exit(1)
 
@@ -151,29 +159,31 @@ def _make_folder(out: Path) -> None:
         raise InputError(f"--out {out}: {error.strerror or error}") from error
 
 
-def _exported(store: ArtifactStore, outcome: Outcome, out: Path) -> dict[str, Path]:
-    """The clip's files in `out`; one whose stored file turns out to be damaged has failed, its neighbours have not."""
+def _exported(store: ArtifactStore, outcome: Outcome, out: Path) -> tuple[dict[str, Path], Magi2Error | None]:
+    """The clip's files in `out`, or why they are not there: that is the clip's own failure, not its neighbours'."""
     from magi2.stages.render import export
 
     if outcome.failure:
-        return {}
+        return {}, outcome.failure.error
     try:
-        return export(store, outcome, out)
+        return export(store, outcome, out), None
     except CorruptedArtifactError as error:
         outcome.results[-1] = replace(outcome.results[-1], state="failed", error=error)
-        return {}
+        return {}, error
+    except Magi2Error as error:  # the clip is stored: another call brings it to a folder that has room
+        return {}, error
 
 
-def _row(outcome: Outcome, files: dict[str, Path]) -> dict[str, Any]:
+def _row(outcome: Outcome, files: dict[str, Path], error: Magi2Error | None) -> dict[str, Any]:
     failure = outcome.failure
     return {
         "clip": outcome.clip.clip_id,
         "names": list(outcome.clip.names),
         "profile": outcome.clip.profile_name,
         "seed": outcome.clip.seed,
-        "state": "failed" if failure else "flagged" if outcome.flags else "done",
+        "state": "failed" if failure or error else "flagged" if outcome.flags else "done",
         "failed_stage": failure.stage.value if failure else None,
-        "error": in_one_line(failure.error) if failure and failure.error else None,
+        "error": in_one_line(error) if error else None,
         "flags": list(outcome.flags),
         "stages": {result.stage.value: result.state for result in outcome.results},
         "seconds": round(sum(result.seconds for result in outcome.results), 3),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,48 @@ def test_a_damaged_delivered_file_fails_its_clip_and_heals(magi2: Magi2, two_cli
     healed = rendered(magi2, "--prompts", "two.json")
     assert (healed["clips_done"], healed["stages_computed"]) == (2, 1)
     assert {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in healed["clips"]} == originals
+
+
+@pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "Read-only")])
+def test_clip_that_does_not_fit_into_the_folder_fails_alone_and_all_are_told(
+    magi2: Magi2, two_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
+) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    (tmp_path / "two.json").write_text('[{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1}]')
+    copy, copied = shutil.copyfile, []
+
+    def fill(source: Path, target: Path) -> None:
+        if len(copied) == 3:  # the first clip's files
+            target.write_bytes(b"begun")
+            raise OSError(number, os.strerror(number), str(source), None, str(target))
+        copied.append(copy(source, target))
+
+    with monkeypatch.context() as faults:
+        faults.setattr(shutil, "copyfile", fill)
+        told = rendered(magi2, "--prompts", "two.json")
+    good, failed = told["clips"]
+    assert (good["state"], failed["state"], failed["failed_stage"], failed["files"]) == ("done", "failed", None, {})
+    assert "cannot write out/" in failed["error"] and hint in failed["error"]
+    assert set(failed["stages"].values()) == {"reused"}  # it is in the store
+    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert rendered(magi2, "--prompts", "two.json")["clips_done"] == 2
+
+
+def test_render_that_stops_halfway_tells_what_was_made(
+    magi2: Magi2, two_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    profiles = shutil.copytree(Settings().configs, tmp_path / "configs") / "profiles"
+    monkeypatch.setenv("MAGI2_CONFIGS", str(tmp_path / "configs"))
+    (profiles / "other.yaml").write_text("extends: tiny-preview\ndelivery: {crf: 30}\n")
+    rows = [{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1, "profile": "other"}]
+    (tmp_path / "two.json").write_text(json.dumps(rows))
+    (tmp_path / "store" / "documents").mkdir(exist_ok=True)
+    shutil.rmtree(tmp_path / "store" / "documents" / "batches", ignore_errors=True)
+    (tmp_path / "store" / "documents" / "batches").touch()  # where the second clip's batch would be
+    said = magi2("render", *TINY, "--prompts", "two.json", "--json")
+    assert said.code == 3 and "batches" in said.err
+    assert [clip["state"] for clip in json.loads(said.out)["clips"]] == ["done"]
 
 
 def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
