@@ -1,13 +1,14 @@
 """Keep the store small and the catalog true: expire intermediates, sweep leftovers, reconcile catalog and store.
 
-Nothing that an undelivered clip needs is removed. Trigger it with "Dry run" to see what would go.
+Nothing that an undelivered clip needs is removed. The tasks go one after the other, and none waits for another to
+succeed; the run fails when one of them does. Trigger it with "Dry run" to see what would go.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, chain, task
+from airflow.sdk import DAG, CronTriggerTimetable, Param, task
 
 from magi2_airflow.base import CPU, RETRY_POLICY
 from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
@@ -20,6 +21,7 @@ with DAG(
     schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
     catchup=False,
     max_active_runs=1,
+    max_active_tasks=1,
     dagrun_timeout=timedelta(hours=12),
     default_args={
         "pool": CPU,
@@ -39,8 +41,6 @@ with DAG(
     tags=["magi2"],
 ) as dag:
     dry_run = dag.param("dry_run")
-    chain(
-        task(task_id="expire")(expire_artifacts)(dag.param("decode_days"), dry_run=dry_run),
-        task(task_id="sweep")(sweep_store)(dag.param("sweep_hours"), dry_run=dry_run),
-        task(task_id="reconcile")(reconcile_catalog)(dry_run=dry_run),
-    )
+    task(task_id="expire", priority_weight=3)(expire_artifacts)(dag.param("decode_days"), dry_run=dry_run)
+    task(task_id="sweep", priority_weight=2)(sweep_store)(dag.param("sweep_hours"), dry_run=dry_run)
+    task(task_id="reconcile", priority_weight=1)(reconcile_catalog)(dry_run=dry_run)

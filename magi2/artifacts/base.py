@@ -30,6 +30,7 @@ from magi2.artifacts.store import (
     describe_payload,
     document_path,
     is_attempt_file,
+    is_document_name,
     new_attempt,
     payload_of,
 )
@@ -214,7 +215,11 @@ class BlobStore(ABC):
 
     def list_documents(self, folder: str) -> Iterator[str]:
         for blob in self._list(str(document_path(folder.removesuffix("/")))):
-            yield blob.name.removeprefix(f"{DOCUMENTS}/")
+            name = blob.name.removeprefix(f"{DOCUMENTS}/")
+            if is_document_name(name):
+                yield name
+            else:  # an editor's, or what NFS keeps of an open file that was removed
+                logger.warning("left as it is, no document has such a name: %s", self._place(blob.name))
 
     def is_empty(self) -> bool:
         return not any(True for folder in (DOCUMENTS, ARTIFACTS) for _ in self._list(folder))

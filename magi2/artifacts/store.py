@@ -148,9 +148,14 @@ def artifact_prefix(stage: str, key: str) -> PurePosixPath:
     return PurePosixPath(ARTIFACTS) / check_stage(stage) / key[:2] / key
 
 
+def is_document_name(name: str) -> bool:
+    """Whether a document may have the name."""
+    return isinstance(name, str) and _DOCUMENT_PATTERN.fullmatch(name) is not None and len(name) <= 512
+
+
 def document_path(name: str) -> PurePosixPath:
     """Where a document lies, relative to the store. Raises InputError for a name that could leave its folder."""
-    if not isinstance(name, str) or _DOCUMENT_PATTERN.fullmatch(name) is None or len(name) > 512:
+    if not is_document_name(name):
         raise InputError(f"document name {name!r}: expected ids of letters, digits and _.+=@- joined by /")
     return PurePosixPath(DOCUMENTS) / name
 

@@ -11,6 +11,8 @@ batches/<batch_id>/report.json, report.md            what became of the batch, w
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TypeVar
@@ -30,7 +32,10 @@ from magi2.batches.schema import (
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.types import StageName
 
+logger = logging.getLogger(__name__)
+
 FOLDER = "batches"
+_RESULTS_NAME = re.compile(rf"{FOLDER}/[^/]+/results/[0-9]+\.({'|'.join(StageName)})\.json")
 
 T = TypeVar("T", bound=Document)
 
@@ -108,11 +113,26 @@ def load_report(store: ArtifactStore, batch_id: str) -> ReportDocument | None:
     return find_document(store, report_name(batch_id), ReportDocument)
 
 
-def all_results(store: ArtifactStore, folder: str = FOLDER) -> Iterator[ResultsDocument]:
-    """The results of every batch, or of the one whose `folder` is given. Raises as `find_document` does."""
+def all_results(
+    store: ArtifactStore, folder: str = FOLDER, *, unreadable: dict[str, str] | None = None
+) -> Iterator[ResultsDocument]:
+    """The results of every batch, or of the one whose `folder` is given.
+
+    Those that are damaged, or of a newer version, are left out and entered in `unreadable`, by name with the reason,
+    and logged. Without it the first of them raises, as `find_document` does.
+    """
     for name in store.list_documents(folder):
-        parts = name.split("/")
-        if len(parts) == 4 and parts[2] == "results" and (found := find_document(store, name, ResultsDocument)):
+        if not _RESULTS_NAME.fullmatch(name):
+            continue
+        try:
+            found = find_document(store, name, ResultsDocument)
+        except (CorruptedArtifactError, InputError) as error:
+            if unreadable is None:
+                raise
+            logger.warning("left out: %s", error)
+            unreadable[name] = str(error)
+            continue
+        if found:
             yield found
 
 

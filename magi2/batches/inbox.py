@@ -16,17 +16,20 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from magi2.batches.batch_file import read_rows
-from magi2.errors import ConfigError, InputError
+from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors, sync_folder
 from magi2.inputs.files import InputRoots
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SUFFIXES = (".jsonl", ".csv", ".json")
 _MAX_STEM = 60
@@ -41,7 +44,8 @@ class Claim:
 
 
 class Inbox:
-    """A folder of batch files. All methods raise InfrastructureError when the disk fails.
+    """A folder of batch files. All methods raise InfrastructureError when the disk fails; for some of the files, the
+    others are taken and the log names those.
 
     A file that was written or renamed less than `settle_s` ago may still be growing. Files are read from `roots`, by
     default from the inbox alone.
@@ -71,17 +75,19 @@ class Inbox:
             raise ConfigError(f"inbox {self.folder} is not a folder", hint="set MAGI2_INBOX to an existing one")
         with disk_errors(self.folder):
             _make_own(self._claimed)
-            found = [path for path in sorted(self.folder.iterdir()) if self._is_ready(path)]
-            return [claim for path in found if (claim := self._take(path))]
+            found = sorted(self.folder.iterdir())
+        ready = [path for path, is_ready in _each(found, lambda path: (path, self._is_ready(path))) if is_ready]
+        return [claim for claim in _each(ready, self._take) if claim]
 
     def pending(self) -> Iterator[Claim]:
         """Claims whose run has not been started for certain; unreadable ones are rejected instead."""
         with disk_errors(self._claimed):
             files = sorted(path for path in self._claimed.glob("*") if path.suffix.lower() in SUFFIXES)
-        for path in files:
-            claim = Claim(path.stem, path)
-            if not self._mark(claim).exists() and self._is_readable(claim):
-                yield claim
+        claims = (Claim(path.stem, path) for path in files)
+        waiting = [claim.path for claim in claims if not self._mark(claim).exists()]
+        for path, is_readable in _each(waiting, lambda path: (path, self._is_readable(Claim(path.stem, path)))):
+            if is_readable:
+                yield Claim(path.stem, path)
 
     def started(self, claim: Claim) -> None:
         """Note that the claim's run exists."""
@@ -129,6 +135,22 @@ class Inbox:
 
     def _mark(self, claim: Claim) -> Path:
         return self._claimed / f"{claim.run_id}.started"
+
+
+def _each(paths: Sequence[Path], work: Callable[[Path], T]) -> Iterator[T]:
+    """What `work` makes of each file. One with which the disk fails is logged; if it does with all, that is raised."""
+    failed = 0
+    for path in paths:
+        try:
+            with disk_errors(path):
+                done = work(path)
+        except InfrastructureError as error:
+            failed += 1
+            if failed == len(paths):
+                raise
+            logger.error("batch file %s is passed over: %s", path.name, error)
+        else:
+            yield done
 
 
 def _make_own(folder: Path) -> None:

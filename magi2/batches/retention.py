@@ -6,6 +6,8 @@ language model does not write the same one twice. Nothing goes that an undeliver
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,8 +21,12 @@ from magi2.errors import CorruptedArtifactError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import NEGATIVE, StageName
 
+logger = logging.getLogger(__name__)
+
 NEVER = (StageName.ENHANCE, NEGATIVE)
 """Captions cannot be made again; the negative embedding is one small file for many clips."""
+_KEY = re.compile(rb"[0-9a-f]{64}")
+_SNAPSHOT = re.compile(rf"{SNAPSHOTS}/(?P<stage>{'|'.join(StageName)})/(?P<key>[0-9a-f]{{64}})\..*")
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,16 @@ class RetentionPolicy:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What went, or would go: artifacts by stage and bytes; `kept_needed` were old enough but somebody needs them."""
+    """What went, or would go: artifacts by stage and bytes; `kept_needed` were old enough but somebody needs them.
+
+    `unreadable` are results that say no more what their batch needs, with the reasons; what they still name is kept.
+    """
 
     dry_run: bool
     removed: tuple[tuple[StageName, str], ...]
     freed_bytes: int
     kept_needed: int
+    unreadable: Mapping[str, str]
 
 
 def collect_garbage(
@@ -53,7 +63,8 @@ def collect_garbage(
 ) -> GcReport:
     """Remove artifacts that `policy` lets go, or say which would go. Files only they held are gone afterwards."""
     now = now or datetime.now(UTC)
-    delivered = _delivered(store)
+    unreadable: dict[str, str] = {}
+    delivered = _delivered(store, unreadable)
     limited_to = None if policy.batch_id is None else _keys_of_batch(store, policy.batch_id)
     removed, freed, needed = [], 0, 0
     for stage, days in policy.keep_days.items():
@@ -72,7 +83,7 @@ def collect_garbage(
             note_removals(store, StageName.MUX, delivered_clips, now)
         for stage, key in removed:
             store.remove(stage, key)
-    return GcReport(dry_run, tuple(removed), freed, needed)
+    return GcReport(dry_run, tuple(removed), freed, needed, unreadable)
 
 
 def sweep_snapshots(store: ArtifactStore, *, older_than_hours: float = 168.0, dry_run: bool = True) -> list[str]:
@@ -85,14 +96,17 @@ def sweep_snapshots(store: ArtifactStore, *, older_than_hours: float = 168.0, dr
 
 
 def _is_made(store: ArtifactStore, snapshot: str) -> bool:
-    _, stage, file_name = snapshot.split("/")
+    name = _SNAPSHOT.fullmatch(snapshot)
+    if name is None:
+        logger.warning("%s is no snapshot: it is left until it is old", snapshot)
+        return False
     try:
-        return store.find(stage, file_name.partition(".")[0]) is not None
+        return store.find(name["stage"], name["key"]) is not None
     except CorruptedArtifactError:
         return False  # it will be made anew
 
 
-def _delivered(store: ArtifactStore) -> dict[str, datetime]:
+def _delivered(store: ArtifactStore, unreadable: dict[str, str]) -> dict[str, datetime]:
     """When the last clip made from each artifact was delivered; artifacts of undelivered clips are not in it."""
     finished: dict[str, datetime] = {}
     undelivered: set[str] = set()
@@ -104,7 +118,7 @@ def _delivered(store: ArtifactStore) -> dict[str, datetime]:
     for manifest in _manifests(store, StageName.MUX):
         for key in _ancestors(manifest.recipe.inputs.values(), inputs_of):
             finished[key] = max(finished.get(key, manifest.created_at), manifest.created_at)
-    for key in _pending_keys(store):
+    for key in _pending_keys(store, unreadable):
         undelivered |= {key, *_ancestors(inputs_of.get(key, ()), inputs_of)}
     return {key: moment for key, moment in finished.items() if key not in undelivered}
 
@@ -130,22 +144,28 @@ def _manifests(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:
             yield manifest
 
 
-def _pending_keys(store: ArtifactStore) -> set[str]:
-    """Keys of clips, in batches that the store knows, whose last stage has not been delivered."""
+def _pending_keys(store: ArtifactStore, unreadable: dict[str, str]) -> set[str]:
+    """Keys of clips, in batches that the store knows, whose last stage has not been delivered as far as one can read.
+
+    All that an unreadable document still names counts as pending.
+    """
     made: dict[tuple[str, str], set[str]] = {}
     done: set[tuple[str, str]] = set()
-    for document in all_results(store):
+    for document in all_results(store, unreadable=unreadable):
         for result in document.results:
             clip = (document.batch_id, result.clip_id)
             if result.key:
                 made.setdefault(clip, set()).add(result.key)
             if document.stage is StageName.MUX and result.has_artifact:
                 done.add(clip)
-    return {key for clip, keys in made.items() if clip not in done for key in keys}
+    pending = {key for clip, keys in made.items() if clip not in done for key in keys}
+    for name in unreadable:
+        pending |= {key.decode() for key in _KEY.findall(store.get_document(name) or b"")}
+    return pending
 
 
 def _keys_of_batch(store: ArtifactStore, batch_id: str) -> set[str]:
-    documents = all_results(store, batch_folder(batch_id))
+    documents = all_results(store, batch_folder(batch_id), unreadable={})
     keys = {result.key for document in documents for result in document.results if result.key}
     if not keys:
         raise InputError(f"batch {batch_id} has no results in the store {store.url}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from magi2.cli.console import AS_JSON, print_json, results
+from magi2.cli.console import AS_JSON, errors, print_json, results
 from magi2.types import StageName
 
 
@@ -87,8 +87,11 @@ def gc_command(
     report = collect_garbage(deployment.store, policy=policy, dry_run=not delete)
     if as_json:
         removed = [[name.value, key] for name, key in report.removed]
-        print_json({"dry_run": report.dry_run, "removed": removed, "freed_bytes": report.freed_bytes})
+        freed = {"dry_run": report.dry_run, "removed": removed, "freed_bytes": report.freed_bytes}
+        print_json({**freed, "unreadable": sorted(report.unreadable)})
         return
+    for reason in report.unreadable.values():
+        errors.print(f"left out, with all that it names: {reason}", style="yellow")
     verb = "would remove" if report.dry_run else "removed"
     results.print(
         f"{verb} {len(report.removed)} {stage} artifacts, {report.freed_bytes / 1e9:.3f} GB; "

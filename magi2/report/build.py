@@ -52,11 +52,13 @@ def build_report(
 
     `started_at` is when its run began, by default when it was planned. `cost` is what the catalog knows of it, `made`
     the clip ids and stages that any attempt of the batch has made: what a later one reuses of them counts as made.
-    Raises: InputError for an unknown batch, CorruptedArtifactError for a damaged document.
+    Results that cannot be read are the reason that stands at the clips which only they could tell of.
+    Raises: InputError for an unknown batch, CorruptedArtifactError for another damaged document.
     """
     batch, now = load_batch(store, batch_id), datetime.now(UTC)
     finished = load_finished(store, batch_id).finished
-    results = BatchResults(all_results(store, batch_folder(batch_id)), made)
+    unreadable: dict[str, str] = {}
+    results = BatchResults(all_results(store, batch_folder(batch_id), unreadable=unreadable), made, unreadable)
     shards = [ShardOutcomes(store, batch, shard, results) for shard in range(batch.shards)]
     lists: dict[str, list[ReportedClip]] = {name: [] for name in LISTS}
     lists["failed"] += map(_refused, batch.refused)

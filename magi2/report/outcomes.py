@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import load_shard_document
+from magi2.batches.documents import load_shard_document, results_name
 from magi2.batches.failures import load_failure
 from magi2.batches.schema import (
     BatchDocument,
@@ -32,7 +32,14 @@ class BatchResults:
     What any attempt of the batch made counts as made by it, though a later one tells that it reused it.
     """
 
-    def __init__(self, documents: Iterable[ResultsDocument], made: Collection[tuple[str, StageName]]) -> None:
+    def __init__(
+        self,
+        documents: Iterable[ResultsDocument],
+        made: Collection[tuple[str, StageName]],
+        unreadable: Mapping[str, str],
+    ) -> None:
+        self.unreadable = unreadable
+        """Results that could not be read, once all were, by name with the reason."""
         self._present: dict[tuple[int, StageName, str], ClipResult] = {}
         self._keys: dict[tuple[StageName, str], list[str]] = defaultdict(list)
         rows = [(document, row) for document in documents for row in document.results]
@@ -103,6 +110,9 @@ class ShardOutcomes:
 
     def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:
         """What stands for a clip's result in a stage that did not come to an end."""
+        name = results_name(self._batch.batch_id, self._shard, stage)
+        if reason := self._results.unreadable.get(name):
+            return ClipResult(clip_id=clip_id, state="failed", error_code=CorruptedArtifactError.code, error=reason)
         cause = load_failure(self._store, self._batch.batch_id, self._shard, stage)
         error_code, error = (cause.error_code, cause.error) if cause else (None, "its task has not finished")
         return ClipResult(clip_id=clip_id, state="failed", error_code=error_code, error=error)

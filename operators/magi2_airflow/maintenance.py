@@ -23,7 +23,8 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
     report = collect_garbage(deployment.store, policy=policy, dry_run=dry_run)
     for stage, key in report.removed:
         logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
-    return {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
+    counts = {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
+    return {**counts, "unreadable": sorted(report.unreadable)}
 
 
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
@@ -33,12 +34,13 @@ def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     from magi2.runtime.log_file import sweep_logs
 
     deployment = Deployment.from_environment()
-    deployment.require_match(dry_run=dry_run)
-    names = [
-        *deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run),
-        *sweep_snapshots(deployment.store, dry_run=dry_run),
-    ]
-    logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
+    names: list[str] = []
+    try:
+        deployment.require_match(dry_run=dry_run)
+        names += deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run)
+        names += sweep_snapshots(deployment.store, dry_run=dry_run)
+    finally:  # the logs do not wait for a store that is away
+        logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
     for name in [*names, *logs]:
         logger.info("%s %s", "would delete" if dry_run else "deleted", name)
     return {"swept": len(names)}

@@ -24,18 +24,24 @@ LIVE = ("queued", "running")
 def end_cancelled_batches() -> list[str]:
     """Settle batches whose run ended without a word, as one does that is cancelled in Airflow; the ids of those.
 
-    A batch whose report is later than anything else known of it takes that as its end; all others are cancelled.
+    A batch whose report is later than anything else known of it takes that as its end; all others are cancelled. One
+    whose documents cannot be read is named in the log and stays as it is.
     """
     from magi2.deployment import Deployment
+    from magi2.errors import CorruptedArtifactError, InputError
 
     deployment = Deployment.from_environment()
     deployment.require_match()
     settled = []
     for batch in deployment.catalog.batches.unfinished():
         state = run_state(batch.dag_id, batch.run_id) if batch.dag_id and batch.run_id else "running"
-        if state not in LIVE:
+        if state in LIVE:
+            continue
+        try:
             _settle(deployment.store, deployment.catalog, batch, state)
             settled.append(batch.batch_id)
+        except (CorruptedArtifactError, InputError) as error:
+            logger.error("batch %s is not settled: %s", batch.batch_id, error)
     return settled
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from magi2.batches.inbox import Claim, Inbox
-from magi2.errors import ConfigError
+from magi2.errors import ConfigError, InfrastructureError
 
 ROW = '{"prompt": "a kite"}\n'
 LATER = time.time() + 3600
@@ -97,6 +98,39 @@ def test_unreadable_file_is_set_aside_with_the_reason(tmp_path: Path, name: str,
     assert reason in next(path for path in texts if path.suffix == ".txt").read_text()
     scan(settled(tmp_path), runs)
     assert not runs
+
+
+@pytest.mark.parametrize("step", ["rename", "open"])
+def test_file_with_which_the_disk_fails_is_passed_over_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    for name in ("bad.jsonl", "good.jsonl"):
+        (tmp_path / name).write_text(ROW)
+    runs: set[str] = set()
+    with monkeypatch.context() as faults:
+        if step == "rename":
+            rename = Path.rename
+            faults.setattr(Path, "rename", lambda path, target: fail_for_bad(path) or rename(path, target))
+        else:
+            open_ = os.open
+            faults.setattr(os, "open", lambda path, *rest, **more: fail_for_bad(path) or open_(path, *rest, **more))
+        scan(settled(tmp_path), runs)
+    assert [run.partition("-")[0] for run in runs] == ["good"]
+    assert "is passed over" in caplog.text and "Input/output error" in caplog.text
+    scan(settled(tmp_path), runs)
+    assert sorted(run.partition("-")[0] for run in runs) == ["bad", "good"]
+
+
+def test_disk_that_fails_with_every_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.jsonl").write_text(ROW)
+    monkeypatch.setattr(Path, "rename", lambda path, target: fail_for_bad(path))
+    with pytest.raises(InfrastructureError, match="Input/output error"):
+        settled(tmp_path).claim()
+
+
+def fail_for_bad(path: object) -> None:
+    if Path(str(path)).name.startswith("bad"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
 def test_run_ids_are_such_as_airflow_takes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe
+from magi2.artifacts.removals import read_removals
 from magi2.batches.retention import RetentionPolicy, collect_garbage, sweep_snapshots
 from magi2.errors import InputError
 from magi2.types import NEGATIVE, StageName
@@ -105,6 +106,53 @@ def test_delivered_files_go_only_when_asked_for(store: LocalStore) -> None:
     policy = RetentionPolicy(keep_days={StageName.MUX: 30})
     assert collect_garbage(store, policy=policy, now=later(29)).removed == ()
     assert collect_garbage(store, policy=policy, now=later(31)).removed == ((StageName.MUX, made[StageName.MUX].key),)
+
+
+DAMAGED = {
+    "truncated": lambda data: data[: len(data) - 3],
+    "not UTF-8": lambda data: data.replace(b'"state"', b'"\xff\xfe"'),
+    "of a newer version": lambda data: data.replace(b"{", b'{"version": 99, ', 1),
+    "another document": lambda data: b'["' + data[data.index(b'"key": "') + 8 :][:64] + b'"]',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_unreadable_results_are_named_and_what_they_still_name_stays(store: LocalStore, damage: str) -> None:
+    fox, owl = render(store, "fox"), render(store, "owl")
+    record(store, "b1", "fox", fox)
+    record(store, "b2", "owl", owl)
+    record(store, "b3", "waiting", {StageName.DECODE: owl[StageName.DECODE]})
+    name = "batches/b3/results/0.decode.json"
+    store.put_document(name, DAMAGED[damage](store.get_document(name) or b""))
+    report = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(8))
+    assert report.removed == ((StageName.DECODE, fox[StageName.DECODE].key),)
+    assert list(report.unreadable) == [name] and name in report.unreadable[name]
+    assert store.find(StageName.DECODE, owl[StageName.DECODE].key) is not None
+
+
+STRAYS = (
+    ".nfs000000000001",
+    ".0.mux.json.swp",
+    "0.mux.json~",
+    "0.mux.json.bak",
+    "notes.txt",
+    "Neu 1.json",
+    "x/0.mux.json",
+)
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_stray_files_among_documents_disturb_nobody(store: LocalStore, stray: str) -> None:
+    fox = render(store, "fox")
+    record(store, "b1", "fox", fox)
+    for folder in ("batches/b1/results", "batches/b1", "snapshots/preview", "snapshots", "removed/mux"):
+        path = store.root / "documents" / folder / stray
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff{")
+    assert sweep_snapshots(store, dry_run=False) == []
+    report = collect_garbage(store, policy=RetentionPolicy(), dry_run=False, now=later(8))
+    assert (report.removed, report.unreadable) == (((StageName.DECODE, fox[StageName.DECODE].key),), {})
+    assert read_removals(store, StageName.MUX) == {}
 
 
 def test_snapshots_of_made_clips_and_old_ones_are_swept_and_no_others(store: LocalStore) -> None:

@@ -331,6 +331,17 @@ def test_unreadable_document_is_named_and_disturbs_no_other_batch(
     assert [batch.batch_id for batch in catalog.batches.search().rows] == ["other"]
 
 
+@pytest.mark.parametrize("stray", [".nfs000000000001", ".0.mux.json.swp", "0.mux.json~", "0.mux.json.bak"])
+def test_stray_file_beside_documents_is_none(catalog: Catalog, store: LocalStore, stray: str) -> None:
+    plan = StoredPlan(store)
+    plan.save([[make_clip()]])
+    plan.save_results(0, "enhance", [result(make_clip())])
+    for folder in ("", "results", "shards"):
+        (store.root / "documents/batches/night" / folder / stray).write_bytes(b"\xff{")
+    assert rebuild(store, catalog).problems == ()
+    assert list(verify(store, catalog, digests=False)) == []
+
+
 def test_missing_shard_and_forged_clip_are_named(catalog: Catalog, store: LocalStore) -> None:
     plan = StoredPlan(store)
     plan.save([[make_clip()]])

@@ -74,6 +74,14 @@ def test_every_task_has_a_pool_a_time_limit_and_retries_by_class_of_error(dags: 
             assert task.retry_policy is not None
 
 
+def test_housekeeping_steps_go_on_whatever_became_of_the_others(dags: dict[str, DAG]) -> None:
+    chores = dags["magi2_maintenance"]
+    assert chores.max_active_tasks == 1
+    assert all(not task.upstream_task_ids and not task.downstream_task_ids for task in chores.tasks)
+    order = sorted(chores.tasks, key=lambda task: task.priority_weight, reverse=True)
+    assert [task.task_id for task in order] == ["expire", "sweep", "reconcile"]
+
+
 def test_stages_follow_each_other_in_a_group_that_is_mapped_over_shards(render: DAG) -> None:
     (report,) = render.leaves
     assert report.task_id == "report"

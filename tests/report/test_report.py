@@ -78,6 +78,21 @@ def test_shard_without_results_fails_its_clips_with_the_task_s_reason(store: Loc
     assert len(report.failed) == 2
 
 
+@pytest.mark.parametrize("stage", [StageName.ENHANCE, StageName.PREVIEW, StageName.MUX])
+def test_unreadable_results_are_named_at_the_clips_that_only_they_tell_of(store: LocalStore, stage: StageName) -> None:
+    clips = [clip(1), clip(2)]
+    plan = planned(store, clips)
+    run_stages(store, plan, {clips[1].clip_id: (stage, ImageError("broken"))})
+    name = results_name(plan.batch_id, 0, stage)
+    store.put_document(name, (store.get_document(name) or b"")[:-5])
+    report = build_report(store, plan.batch_id)
+    told = {c.clip_id: (c.stage, c.error_code) for c in report.failed}
+    assert told[clips[1].clip_id] == (stage, "corrupted_artifact")
+    assert all(name in (c.reason or "") for c in report.failed)
+    if stage is not StageName.MUX:  # the other's file is told of by another document
+        assert [c.clip_id for c in report.done] == [clips[0].clip_id]
+
+
 def test_results_of_a_later_attempt_count_more_than_an_earlier_failure(store: LocalStore) -> None:
     plan = planned(store, [clip(1)])
     save_failure(store, plan.batch_id, 0, StageName.PREVIEW, InfrastructureError("the disk is full"))
