@@ -28,6 +28,7 @@ import urllib3
 from minio import Minio
 from minio.credentials import Provider
 from minio.error import S3Error
+from urllib3.response import BaseHTTPResponse
 
 from magi2.artifacts.base import Blob, BlobStore
 from magi2.artifacts.s3_requests import (
@@ -42,14 +43,22 @@ from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attem
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors
 
-PART_SIZE_BYTES = 64 * 2**20
+PART_SIZE_BYTES = 16 * 2**20  # what a slow line sends within a read's limit
 PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions
 LONGEST_WAIT_S = 30  # for a server that asks to be left alone for a while
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
-_TIMEOUT = urllib3.Timeout(connect=10, read=60)  # seconds
+_TIMEOUT = urllib3.Timeout(connect=10, read=30)  # seconds
+ANSWER_S = 120.0
+SLOWEST_BYTES_PER_S = 100_000
+"""An answer may take `ANSWER_S`, and longer by what its bytes take at this rate."""
 _honours: dict[tuple[int, str], bool] = {}  # by process and store
+# A server that takes a request and says nothing is asked twice; one that asks for a pause gets `LONGEST_WAIT_S` at most.
 _RETRIES = urllib3.Retry(
-    total=5, backoff_factor=0.2, status_forcelist=[429, 500, 502, 503, 504], retry_after_max=LONGEST_WAIT_S
+    total=5,
+    read=1,
+    backoff_factor=0.2,
+    status_forcelist=[429, 500, 502, 503, 504],
+    retry_after_max=LONGEST_WAIT_S,
 )
 
 
@@ -91,9 +100,9 @@ class S3Store(BlobStore):
 
     def self_test(self) -> str:
         name = f"doctor/{new_attempt()}"
+        if not self._create(name, b"first"):
+            raise InfrastructureError(f"{self._place(name)}: cannot be created, though it is not there")
         try:
-            if not self._create(name, b"first"):
-                raise InfrastructureError(f"{self._place(name)}: cannot be created, though it is not there")
             if self._create(name, b"second") or self._read(name) != b"first":
                 raise InfrastructureError(f"{self._place(name)}: was replaced by a create-only write")
         finally:
@@ -112,11 +121,7 @@ class S3Store(BlobStore):
                 if says_absent(error):
                     return None
                 raise
-            try:
-                return bytes(response.read())
-            finally:
-                response.close()
-                response.release_conn()
+            return b"".join(self._body(name, response))
 
     def _size(self, name: str) -> int | None:
         with self._errors(name):
@@ -144,25 +149,38 @@ class S3Store(BlobStore):
         """The digest of what the server gives back. An ETag is none: what it is of depends on the server."""
         digest = hashlib.sha256()
         with self._errors(name):
-            response = self._client.get_object(self._bucket, self._prefix + name)
-            try:
-                for block in response.stream(2**20):
-                    digest.update(block)
-            finally:
-                response.close()
-                response.release_conn()
+            for block in self._body(name, self._client.get_object(self._bucket, self._prefix + name)):
+                digest.update(block)
         return digest.hexdigest()
 
     def _download(self, name: str) -> Path | None:
         path = _downloads(self._scratch, os.getpid()).new_path(Path(name).name)
         with disk_errors(path), self._errors(name):
             try:
-                self._client.fget_object(self._bucket, self._prefix + name, str(path))
+                response = self._client.get_object(self._bucket, self._prefix + name)
             except S3Error as error:
                 if says_absent(error):
                     return None
                 raise
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a sweep takes an old one
+            with path.open("wb") as file:
+                for block in self._body(name, response):
+                    file.write(block)
         return path
+
+    def _body(self, name: str, response: BaseHTTPResponse) -> Iterator[bytes]:
+        """An answer's content as it comes. Raises InfrastructureError when it comes too slowly to be waited for."""
+        received, began = 0, time.monotonic()
+        try:
+            while block := response.read1(2**20):
+                received += len(block)
+                seconds = time.monotonic() - began
+                if seconds > ANSWER_S + received / SLOWEST_BYTES_PER_S:
+                    raise InfrastructureError(f"{self._place(name)}: {received} bytes came in {seconds:.0f} s")
+                yield block
+        finally:
+            response.close()
+            response.release_conn()
 
     def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         if not timedelta(seconds=1) <= expires <= LONGEST_LINK:

@@ -11,7 +11,7 @@ import typer
 from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_negative_prompt, load_profile, profile_names
 from magi2.config.settings import Settings
-from magi2.errors import Magi2Error
+from magi2.errors import Magi2Error, in_one_line
 
 UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
 """SHA-256 of the negative prompt that the published code uses; the text is not part of this project."""
@@ -61,6 +61,8 @@ def _examine(profile: str) -> Iterator[Finding]:
             yield check(settings, profile)
         except Magi2Error as error:
             yield Finding(what, False, str(error))
+        except Exception as error:  # a fault of ours, or of a library, keeps nobody from the other lines
+            yield Finding(what, False, f"unforeseen {type(error).__name__}: {in_one_line(error)}")
 
 
 def _profile(settings: Settings, profile: str) -> Finding:
@@ -109,9 +111,14 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
 
 
 def _store(settings: Settings, profile: str) -> Finding:
+    from magi2.catalog.engine import catalog_url, is_made
     from magi2.deployment import Deployment
 
-    return Finding("store", True, Deployment(settings).store.self_test())
+    deployment = Deployment(settings)
+    says = deployment.store.self_test()
+    if is_made(catalog_url(settings)) and (mismatch := deployment.mismatch()):
+        return Finding("store", False, mismatch)
+    return Finding("store", True, says)
 
 
 def _weights(settings: Settings, profile: str) -> Finding:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
+import urllib3
 import yaml
 
+from magi2.artifacts import s3
+from magi2.artifacts.local import LocalStore
+from magi2.catalog import open_catalog
+from magi2.catalog.identity import require_match
 from magi2.config.load import load_profile, profile_names
 from tests.cli.cli_said import Magi2, Said
 from tests.render_helpers import CONFIGS, SMALL, stored_files, truncate
@@ -70,6 +76,35 @@ def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monke
     assert "make-tiny" in bad["weights"]
     assert "set it to cpu" in bad["accelerator"]
     assert "Traceback" not in said.err
+
+
+@pytest.mark.slow
+def test_foreign_store_is_named_and_the_other_lines_come(
+    magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "theirs"):
+        store, catalog = LocalStore(tmp_path / name), open_catalog(f"sqlite:///{tmp_path / name}.sqlite")
+        require_match(store, catalog)
+    monkeypatch.setenv("MAGI2_STORE", str(tmp_path / "mine"))
+    monkeypatch.setenv("MAGI2_CATALOG", f"sqlite:///{tmp_path / 'mine.sqlite'}")
+    assert findings_of(magi2("doctor", "--profile", "tiny", "--json"))["store"][0] is True
+    monkeypatch.setenv("MAGI2_CATALOG", f"sqlite:///{tmp_path / 'theirs.sqlite'}")
+    findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
+    assert findings["store"][0] is False and "belongs to another catalog" in findings["store"][1]
+    assert findings["weights"][0] is True and "endpoint" in findings
+
+
+@pytest.mark.slow
+def test_silent_store_is_named_and_the_other_lines_come(magi2: Magi2, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_TIMEOUT", urllib3.Timeout(connect=1, read=0.2))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("MAGI2_STORE", f"s3://clips/night?endpoint={endpoint}&region=us-east-1")
+        findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
+    assert findings["store"][0] is False and endpoint in findings["store"][1]
+    assert findings["weights"][0] is True and "endpoint" in findings
 
 
 @pytest.mark.slow
