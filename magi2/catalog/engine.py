@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -15,10 +16,13 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.local import LocalStore
+from magi2.catalog.mounts import network_file_system
 from magi2.catalog.states import StateError
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error
 from magi2.files import disk_errors
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "catalog.sqlite"
 BUSY_TIMEOUT_S = 12.0  # the longest a writer waits for another; the longest transaction takes a few seconds
@@ -60,6 +64,17 @@ def catalog_url(settings: Settings) -> URL:
 def is_made(url: URL) -> bool:
     """Whether opening the catalog would make nothing: it lies on a server, or its file is there."""
     return url.get_backend_name() != "sqlite" or Path(url.database or "").is_file()
+
+
+def shared_place(url: URL) -> str | None:
+    """One line for whoever keeps a SQLite catalog on a network file system; None for all others."""
+    if url.get_backend_name() != "sqlite":
+        return None
+    kind = network_file_system(Path(str(url.database)))
+    if kind is None:
+        return None
+    reason = f"lies on a network file system ({kind}), where SQLite's log and locks do not hold between hosts"
+    return f"catalog {url.database} {reason}: set MAGI2_CATALOG=postgresql://user:password@host/database"
 
 
 def parse_url(text: str | URL) -> URL:
@@ -159,6 +174,8 @@ class Database:
         folder = Path(str(self.url.database)).absolute().parent
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        if warning := shared_place(self.url):
+            logger.warning("%s", warning)
         engine = create_engine(
             self.url,
             hide_parameters=True,

@@ -111,13 +111,16 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
 
 
 def _store(settings: Settings, profile: str) -> Finding:
-    from magi2.catalog.engine import catalog_url, is_made
+    from magi2.catalog.engine import catalog_url, is_made, shared_place
     from magi2.deployment import Deployment
 
     deployment = Deployment(settings)
     says = deployment.store.self_test()
-    if is_made(catalog_url(settings)) and (mismatch := deployment.mismatch()):
+    url = catalog_url(settings)
+    if is_made(url) and (mismatch := deployment.mismatch()):
         return Finding("store", False, mismatch)
+    if warning := shared_place(url):
+        return Finding("store", None, f"{says}; {warning}")
     return Finding("store", True, says)
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from magi2.artifacts import s3
 from magi2.artifacts.local import LocalStore
-from magi2.catalog import open_catalog
+from magi2.catalog import mounts, open_catalog
 from magi2.catalog.identity import require_match
 from magi2.config.load import load_profile, profile_names
 from tests.cli.cli_said import Magi2, Said
@@ -87,11 +87,23 @@ def test_foreign_store_is_named_and_the_other_lines_come(
         require_match(store, catalog)
     monkeypatch.setenv("MAGI2_STORE", str(tmp_path / "mine"))
     monkeypatch.setenv("MAGI2_CATALOG", f"sqlite:///{tmp_path / 'mine.sqlite'}")
-    assert findings_of(magi2("doctor", "--profile", "tiny", "--json"))["store"][0] is True
+    assert findings_of(magi2("doctor", "--profile", "tiny", "--json"))["store"][0] is not False
     monkeypatch.setenv("MAGI2_CATALOG", f"sqlite:///{tmp_path / 'theirs.sqlite'}")
     findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
     assert findings["store"][0] is False and "belongs to another catalog" in findings["store"][1]
     assert findings["weights"][0] is True and "endpoint" in findings
+
+
+@pytest.mark.slow
+def test_catalog_on_a_network_file_system_is_warned_of(
+    magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mountinfo")
+    mounts.MOUNTS.write_text(f"1 0 0:1 / {tmp_path} rw - nfs4 filer:/clips rw\n")
+    works, says = findings_of(magi2("doctor", "--profile", "tiny", "--json"))["store"]
+    assert works is None and "nfs4" in says and "MAGI2_CATALOG=postgresql://" in says
+    monkeypatch.setenv("MAGI2_CATALOG", "postgresql+psycopg2://nobody@127.0.0.1:1/none")
+    assert "nfs4" not in findings_of(magi2("doctor", "--profile", "tiny", "--json"))["store"][1]
 
 
 @pytest.mark.slow
