@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,19 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from magi2.batches.failures import save_failure
 from magi2.catalog import BatchState, Run, RunState
-from magi2.errors import BatchCancelledError, BudgetSpentError
+from magi2.errors import BatchCancelledError, BudgetSpentError, IdentityError
+from magi2.runtime.log_file import log_folder
+from magi2.runtime.run_folder import run_folder
 from magi2.types import StageName
 from magi2_airflow.inbox import InboxOperator
 from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
 from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
+from magi2_airflow.watch import end_cancelled_batches
 from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 
@@ -169,6 +176,34 @@ def test_housekeeping_removes_nothing_in_a_dry_run(deployment: Deployment, batch
     assert list(deployment.store.keys("decode")) == decoded
     assert expire_artifacts(0, dry_run=False)["removed"] == 2
     assert not list(deployment.store.keys("decode"))
+
+
+def test_batch_whose_report_cannot_be_read_keeps_no_other_from_its_end(
+    deployment: Deployment, batch_id: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Task(task_id="plan", run_id="manual__2")
+    PlanOperator(task_id="plan", batch=str(deployment.batch({"prompt": "a cow"})), profile="tiny").work(plan.context())
+    other = str(plan.xcom["batch_id"])
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dagrun_state", lambda dag_id, run_id: "failed")
+    for damaged in (b'{"version": 99}', b"{", b"\xff"):
+        deployment.store.put_document(f"batches/{batch_id}/report.json", damaged)
+        end_cancelled_batches()
+        assert f"batch {batch_id} is not settled" in caplog.text
+        assert state_of(deployment.catalog(), batch_id) is BatchState.RUNNING
+    assert state_of(deployment.catalog(), other) is BatchState.CANCELLED
+
+
+def test_logs_of_the_host_are_swept_though_the_store_is_foreign(
+    deployment: Deployment, batch_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old = log_folder(run_folder()) / "old.log"
+    old.touch()
+    os.utime(old, (0, 0))
+    deployment.store.put_document("identity.json", json.dumps({"identity": "0" * 32}).encode())
+    with pytest.raises(IdentityError):
+        sweep_store(1, dry_run=False)
+    assert not old.exists()
 
 
 def test_housekeeping_heals_a_catalog_that_is_behind(deployment: Deployment, batch_id: str) -> None:
