@@ -6,7 +6,9 @@ Airflow's tasks and the command line differ in how the rest is made (`Compute`),
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -84,12 +86,6 @@ def _results(
     work: StageWork, deployment: Deployment, compute: Compute, recorder: CatalogRecorder | None, on_event: OnEvent
 ) -> Sequence[StageResult]:
     job = work.job
-
-    def tell(event: Event) -> None:
-        if recorder:
-            recorder.on_event(job, event)
-        on_event(event)
-
     if recorder:
         if work.clips:
             check_may_start(deployment.settings, deployment.store, job.batch_id, job.shard, job.stage)
@@ -97,13 +93,36 @@ def _results(
     if not work.clips:
         return []
     stored = _stored(work, deployment)
-    if stored is None:
-        return compute(work, tell)
-    write_results(deployment.store, job.batch_id, job.shard, job.stage, job.attempt, stored)
-    tell(StageStarted(job.stage.value, len(stored)))
-    for result in stored:
-        tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))
-    return stored
+    with _recorded(job, recorder, on_event) as tell:
+        if stored is None:
+            return compute(work, tell)
+        write_results(deployment.store, job.batch_id, job.shard, job.stage, job.attempt, stored)
+        tell(StageStarted(job.stage.value, len(stored)))
+        for result in stored:
+            tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))
+        return stored
+
+
+@contextmanager
+def _recorded(job: StageJob, recorder: CatalogRecorder | None, on_event: OnEvent) -> Iterator[OnEvent]:
+    """Tells a listener at once and the recorder in a thread, which has heard all when the block is left.
+
+    Else a catalog or store that says nothing would hold up whoever watches over the ranks and hears of a cancel, for
+    as long as they are waited for. The recorder rests when one is away, so that no long queue arises.
+    """
+    if recorder is None:
+        yield on_event
+        return
+    entered: list[Future[None]] = []
+
+    def tell(event: Event) -> None:
+        entered.append(thread.submit(recorder.on_event, job, event))
+        on_event(event)
+
+    with ThreadPoolExecutor(1, "recorder") as thread:
+        yield tell
+    for entry in entered:
+        entry.result()  # raises what is no trouble of the catalog's, but a fault of ours
 
 
 def _stored(work: StageWork, deployment: Deployment) -> list[StageResult] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Event as Flag
 
 import pytest
 
@@ -12,8 +14,10 @@ from magi2.batches.results import read_results
 from magi2.catalog import Actor, ClipState, RunState
 from magi2.errors import BatchCancelledError, InfrastructureError, Magi2Error, PausedError
 from magi2.jobs.recorder import CatalogRecorder
-from magi2.jobs.run import run_stage_job
+from magi2.jobs.run import OnEvent, StageWork, run_stage_job
+from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished, Event
+from magi2.runtime.job import StageJob
 from magi2.types import StageName
 from tests.jobs.job_samples import CLIPS, Computer, SampleDeployment, make, planned, work_of
 
@@ -85,6 +89,37 @@ def test_course_is_entered_in_the_catalog(deployment: SampleDeployment, store: L
     run_stage_job(work, deployment, Computer(store, failing_seed=1), recorder=recorder)
     states = {clip.seed: deployment.catalog.runs.of_clip(plan.batch_id, clip.clip_id)[0].state for clip in CLIPS}
     assert states == {0: RunState.MADE, 1: RunState.FAILED, 2: RunState.MADE}
+
+
+def test_catalog_that_says_nothing_holds_up_no_listener(deployment: SampleDeployment, store: LocalStore) -> None:
+    plan, is_over, waits = planned(store), Flag(), list[bool]()
+    CatalogRecorder.of(deployment).on_plan(plan)
+
+    class SilentRecorder(CatalogRecorder):
+        def on_event(self, job: StageJob, event: Event) -> None:
+            waits.append(is_over.wait(10))
+            super().on_event(job, event)
+
+    def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+        results = Computer(store)(work, on_event)
+        is_over.set()
+        return results
+
+    work = work_of(plan, store, StageName.ENHANCE)
+    run_stage_job(work, deployment, compute, recorder=SilentRecorder.of(deployment))
+    assert waits == [True] * 3
+    states = {deployment.catalog.runs.of_clip(plan.batch_id, clip.clip_id)[0].state for clip in CLIPS}
+    assert states == {RunState.MADE}  # all is entered when the stage has ended
+
+
+def test_fault_of_the_recorder_is_not_swallowed(deployment: SampleDeployment, store: LocalStore) -> None:
+    class FaultyRecorder(CatalogRecorder):
+        def on_event(self, job: StageJob, event: Event) -> None:
+            raise KeyError("a fault of ours")
+
+    work = work_of(planned(store), store, StageName.ENHANCE)
+    with pytest.raises(KeyError, match="a fault of ours"):
+        run_stage_job(work, deployment, Computer(store), recorder=FaultyRecorder.of(deployment))
 
 
 def test_error_of_the_stage_goes_on_and_is_named_in_catalog_and_report(
