@@ -48,11 +48,11 @@ PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the serv
 LONGEST_WAIT_S = 30  # for a server that asks to be left alone for a while
 KEPT_DOWNLOADS = 16  # fetched files on the local disk; a stage reads fewer for one clip
 _TIMEOUT = urllib3.Timeout(connect=10, read=30)  # seconds
-ANSWER_S = 120.0
+LONGEST_ANSWER_S = 120.0
 SLOWEST_BYTES_PER_S = 100_000
-"""An answer may take `ANSWER_S`, and longer by what its bytes take at this rate."""
+"""An answer may take `LONGEST_ANSWER_S`, and longer by what its bytes take at this rate."""
 _honours: dict[tuple[int, str], bool] = {}  # by process and store
-# A server that takes a request and says nothing is asked twice; one that asks for a pause gets `LONGEST_WAIT_S` at most.
+# A server that takes a request and says nothing is asked twice; a pause that one asks for has a limit.
 _RETRIES = urllib3.Retry(
     total=5,
     read=1,
@@ -175,7 +175,7 @@ class S3Store(BlobStore):
             while block := response.read1(2**20):
                 received += len(block)
                 seconds = time.monotonic() - began
-                if seconds > ANSWER_S + received / SLOWEST_BYTES_PER_S:
+                if seconds > LONGEST_ANSWER_S + received / SLOWEST_BYTES_PER_S:
                     raise InfrastructureError(f"{self._place(name)}: {received} bytes came in {seconds:.0f} s")
                 yield block
         finally:

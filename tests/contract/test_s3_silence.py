@@ -94,7 +94,7 @@ def test_server_that_asks_for_an_hour_is_not_waited_for_so_long(
 
 @pytest.mark.parametrize("way", ["document", "download", "digest"])
 def test_answer_that_dribbles_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(s3_module, "ANSWER_S", 0.3)
+    monkeypatch.setattr(s3_module, "LONGEST_ANSWER_S", 0.3)
 
     def dribble(client: socket.socket) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n")
