@@ -24,5 +24,5 @@ def test_progress_tells_a_failed_clip_in_one_line(capsys: pytest.CaptureFixture[
 
 
 def test_the_row_of_a_failed_clip_has_one_line() -> None:
-    row = render._row(Outcome(CLIP, [FAILED]), {})
+    row = render._row(Outcome(CLIP, [FAILED]), {}, ERROR)
     assert row["error"] == "at 18:24: … its range must be a power of 2"

@@ -84,7 +84,8 @@ def test_silent_server_is_asked_twice_and_named_in_one_line(
 def test_server_that_asks_for_an_hour_is_not_waited_for_so_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_module, "_RETRIES", s3_module._RETRIES.new(total=1, backoff_factor=0))
+    assert s3_module._RETRIES.retry_after_max == s3_module.LONGEST_WAIT_S
+    monkeypatch.setattr(s3_module, "_RETRIES", s3_module._RETRIES.new(total=1, backoff_factor=0, retry_after_max=0.5))
     busy = b"HTTP/1.1 503 Busy\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     with answering(lambda client: client.sendall(busy)) as (endpoint, taken):
         with pytest.raises(InfrastructureError, match="503"):
