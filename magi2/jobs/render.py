@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import remove_batch
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
 from magi2.batches.results import write_results
 from magi2.config.profile import Profile
@@ -180,5 +181,4 @@ def _saved_batch(
         save_plan(plan, store, with_images=with_images)
         yield plan
     finally:
-        for name in list(store.list_documents(f"batches/{plan.batch_id}")):
-            store.remove_document(name)
+        remove_batch(store, plan.batch_id)

@@ -1,4 +1,4 @@
-"""Finding a clip's caption in a store, and reading payloads so that damage heals; torch-free."""
+"""The key of a clip's caption in a store, and reading payloads so that damage heals; torch-free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError
-from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
 
@@ -22,15 +21,6 @@ FALLBACK = "enhancement_fallback"
 def caption_flags(flags: Iterable[str], enhancement_mode: str) -> tuple[str, ...]:
     """A caption's flags; who asked for the offline one is not told that it once was somebody's fallback."""
     return tuple(flag for flag in flags if not (enhancement_mode == "offline" and flag == FALLBACK))
-
-
-def find_caption(store: ArtifactStore, book: RecipeBook, clip: Clip) -> Caption | None:
-    """The clip's enhanced prompt, or None when the enhance stage has not made it yet.
-
-    Changes nothing in the store. Raises: CorruptedArtifactError when the stored one is damaged.
-    """
-    key = caption_key(store, book, clip)
-    return None if key is None else Caption.from_json(store.fetch(StageName.ENHANCE, key, CAPTION).read_bytes())
 
 
 def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | None:
