@@ -115,13 +115,8 @@ class S3Store(BlobStore):
 
     def _read(self, name: str) -> bytes | None:
         with self._errors(name):
-            try:
-                response = self._client.get_object(self._bucket, self._prefix + name)
-            except S3Error as error:
-                if says_absent(error):
-                    return None
-                raise
-            return b"".join(self._body(name, response))
+            response = self._get(name)
+            return None if response is None else b"".join(self._body(name, response))
 
     def _size(self, name: str) -> int | None:
         with self._errors(name):
@@ -156,17 +151,24 @@ class S3Store(BlobStore):
     def _download(self, name: str) -> Path | None:
         path = _downloads(self._scratch, os.getpid()).new_path(Path(name).name)
         with disk_errors(path), self._errors(name):
-            try:
-                response = self._client.get_object(self._bucket, self._prefix + name)
-            except S3Error as error:
-                if says_absent(error):
-                    return None
-                raise
+            response = self._get(name)
+            if response is None:
+                return None
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # a sweep takes an old one
             with path.open("wb") as file:
                 for block in self._body(name, response):
                     file.write(block)
         return path
+
+    def _get(self, name: str) -> BaseHTTPResponse | None:
+        """The server's answer, whose content is yet to be read, or None when there is no such object."""
+        try:
+            response: BaseHTTPResponse = self._client.get_object(self._bucket, self._prefix + name)
+            return response
+        except S3Error as error:
+            if says_absent(error):
+                return None
+            raise
 
     def _body(self, name: str, response: BaseHTTPResponse) -> Iterator[bytes]:
         """An answer's content as it comes. Raises InfrastructureError when it comes too slowly to be waited for."""
