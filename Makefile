@@ -11,17 +11,19 @@
 # make test-faults                            every victim killed in every stage, every layout of ranks: an hour and more
 # make test-demo-world                        the demo's world: every trainer, every kind of prompt and of judged scene
 # make test-gpu                               what needs an accelerator
+# make test-triton         45 CPU-s   1 min   every kernel compiles under other Tritons: make test-triton TRITONS='3.6.0 3.9.0'
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 WEB_STAMP := node_modules/.installed
 WORKERS ?= 2
+TRITONS ?= 3.6.0 3.8.0 3.9.0
 # Every stage and rank is a process of its own: what they import is compiled once.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu lint lint-python lint-types lint-web hooks bench
+.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu test-triton lint lint-python lint-types lint-web hooks bench
 .PHONY: clean
 
 setup: $(STAMP)
@@ -54,6 +56,12 @@ test-demo-world: setup
 
 test-gpu: setup
 	$(PYTEST) -m gpu
+
+test-triton: setup
+	set -e; for version in $(TRITONS); do \
+	    $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/triton-$$version triton==$$version; \
+	    PYTHONPATH=build/triton-$$version $(BIN)/python -m tools.compile_kernels; \
+	done
 
 lint: lint-python lint-types lint-web
 

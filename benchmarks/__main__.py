@@ -12,13 +12,12 @@ import gc
 import json
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
 import torch
-import triton
 
+from benchmarks.installed import measured_set, print_set
 from benchmarks.measure import Ceilings, measure_ceilings
 from magi2 import platform
 
@@ -35,6 +34,7 @@ def main() -> int:
     arguments = parser.parse_args()
     accelerator = platform.current()
     if accelerator.name == "cpu":
+        print_set(torch.device("cpu"))
         print("no accelerator here: nothing to measure")
         return 0
     platform.disable_tf32()
@@ -44,11 +44,12 @@ def main() -> int:
     _release()
     failed = not arguments.no_checks and not _check(device, arguments.only)
     rows = list(_measure(device, limits, arguments.only, tuple(arguments.clips)))
+    print_set(device)
     print(f"{'part':24}{'tokens':>9}{'ms':>10}{'floor ms':>10}{'ratio':>7}")
     for row in rows:
         print(f"{row['part']:24}{row['tokens']:9}{row['ms']:10.3f}{row['floor_ms']:10.3f}{row['ratio']:7.2f}")
     if arguments.out:
-        versions = _versions(device)
+        versions = measured_set(device)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps([row | {"versions": versions} for row in rows], indent=1) + "\n")
     return int(failed)
@@ -93,16 +94,6 @@ def _measure(
 def _release() -> None:
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def _versions(device: torch.device) -> dict[str, object]:
-    return {
-        "device": torch.cuda.get_device_name(device),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cudnn": torch.backends.cudnn.version(),
-        "flash_attention_3": bool(find_spec("fa3_fwd_interface") or find_spec("flash_attn_interface")),
-    }
 
 
 sys.exit(main())

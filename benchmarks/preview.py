@@ -29,8 +29,9 @@ from benchmarks.preview_shapes import (
 )
 from magi2.kernels import experts, routing, sorting
 from magi2.kernels.attention import attend_cudnn, best_attention
+from magi2.kernels.proof import expert_features
 from magi2.kernels.rows import gate_heads
-from magi2.kernels.settings import expert_settings, features
+from magi2.kernels.settings import expert_settings
 from magi2.models.preview.attention import Sequences
 from magi2.models.preview.expert_share import ExpertShare, expert_share
 from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
@@ -96,7 +97,9 @@ def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Ite
     planes, bias = routing.planes(moe.gate[:count], x.dtype), moe.router.expert_bias_ema[:count]
     w13 = experts.as_interleaved(moe.W_gate, moe.W_up)
     assert w13 is not None
-    available = features(device)
+    available = expert_features(
+        MOE_DIM, MOE.expert_intermediate_size, MOE.num_experts, MOE.top_k, torch.bfloat16, device
+    )
     settings = expert_settings(available, MOE_DIM, MOE.expert_intermediate_size, 2)
 
     def choose() -> tuple[Tensor, sorting.Plan]:

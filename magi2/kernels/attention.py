@@ -11,18 +11,22 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from magi2.kernels.chosen import choose
 from magi2.kernels.rows import fold_sink_
 
 logger = logging.getLogger(__name__)
 
 # Modules that offer FlashAttention-3's interface: the vendor's own name, and that of the fa3-fwd wheel.
 _FLASH_MODULES = ("flash_attn_interface", "fa3_fwd_interface")
+_FLASH_DISTRIBUTIONS = ("flash_attn_3", "fa3-fwd")
 
 _DTYPES = (torch.bfloat16, torch.float16)  # neither computes in fp32, and cuDNN does not say so
 Attend = Callable[[Tensor, Tensor, Tensor, Sequence[int], Tensor, int], tuple[Tensor, Tensor]]
@@ -35,6 +39,14 @@ def _flash_function() -> Callable[..., tuple[Tensor, Tensor]] | None:
             return importlib.import_module(name).flash_attn_varlen_func
         except (ImportError, AttributeError, OSError):
             continue
+    return None
+
+
+def flash_library() -> str | None:
+    """Distribution and version of the installed FlashAttention-3, None when there is none; imports nothing."""
+    for distribution in _FLASH_DISTRIBUTIONS:
+        with suppress(PackageNotFoundError):
+            return f"{distribution} {version(distribution)}"
     return None
 
 
@@ -73,6 +85,12 @@ def attend_cudnn(
     return torch.cat(outputs), torch.cat(sums, dim=1)
 
 
+_LIBRARIES: dict[Attend, Callable[[], str]] = {
+    attend_flash: lambda: flash_library() or "FlashAttention-3",
+    attend_cudnn: lambda: f"cuDNN {torch.backends.cudnn.version()}",
+}
+
+
 @cache
 def best_attention(head_dim: int, shared: int, dtype: torch.dtype, device: torch.device) -> Attend | None:
     """The fastest of the two that runs here with `shared` query heads to a key head, tried on a few tokens, or None.
@@ -85,6 +103,7 @@ def best_attention(head_dim: int, shared: int, dtype: torch.dtype, device: torch
         try:
             if _is_right(attend, head_dim, shared, dtype, device):
                 logger.info("attention by %s", attend.__name__)
+                choose("attention", _LIBRARIES[attend]())
                 return attend
             logger.warning("%s gives wrong values here", attend.__name__)
         except (ImportError, RuntimeError) as error:

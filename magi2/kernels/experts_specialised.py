@@ -10,16 +10,18 @@ of at most 64 rows leaves the second warpgroup idle instead of computing nothing
 from __future__ import annotations
 
 import triton.language as tl
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+
+from magi2.kernels.gluon import (
+    TensorDescriptor,
     fence_async_shared,
+    jit,
+    load_tile,
     mbarrier,
-    tma,
+    synchronise,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from magi2.kernels.gluon import language as gl
 
 BLOCK_ROWS = 128
 BLOCK_WIDTH = 64
@@ -31,7 +33,7 @@ _LOADER_REGISTERS = gl.constexpr(24)
 _PROGRAMS_PER_PROCESSOR = 16  # one after the other: the device hands them out, which evens out the end
 
 
-@gluon.jit
+@jit
 def _load_weights(
     w13, w2, tile_expert, total, first_expert, rings,
     D: gl.constexpr, F: gl.constexpr, W: gl.constexpr, HALVES: gl.constexpr,
@@ -47,15 +49,15 @@ def _load_weights(
                 mbarrier.wait(free.index(slot), ((use // HALVES) & 1) ^ 1)
                 mbarrier.expect(filled.index(slot), w13.block_type.nbytes)
                 place = [expert * D + half * (D // 2), 2 * f]
-                tma.async_copy_global_to_shared(w13, place, filled.index(slot), gate_up.index(slot))
+                load_tile(w13, place, filled.index(slot), gate_up.index(slot))
             slot = step % _DOWN_BLOCKS
             mbarrier.wait(down_free.index(slot), ((step // _DOWN_BLOCKS) & 1) ^ 1)
             mbarrier.expect(down_filled.index(slot), w2.block_type.nbytes)
-            tma.async_copy_global_to_shared(w2, [expert * F + f, 0], down_filled.index(slot), down.index(slot))
+            load_tile(w2, [expert * F + f, 0], down_filled.index(slot), down.index(slot))
             step += 1
 
 
-@gluon.jit
+@jit
 def _compute(
     tables, tokens, rings,
     GROUP: gl.constexpr, EXPERTS: gl.constexpr, TOP_K: gl.constexpr,
@@ -82,7 +84,7 @@ def _compute(
             pointers = x + token[:, None] * stride_token + head.to(gl.int64) * stride_head + dims[None, :]
             tokens.store(gl.load(pointers, mask=mask[:, None], other=0.0))
             fence_async_shared()
-            gl.thread_barrier()
+            synchronise()
             out = gl.zeros([_GROUP_ROWS, D], gl.float32, out_layout)
             blank = gl.zeros([_GROUP_ROWS, 2 * W], gl.float32, product_layout)
             for _ in range(0, F, W):
@@ -112,9 +114,9 @@ def _compute(
             scale = gl.load(weights + out_route, mask=out_mask, other=0.0)
             # The tokens' place is free by now, and makes whole lines of the rows.
             tokens.store((out * scale[:, None]).to(tokens.dtype))
-            gl.thread_barrier()
+            synchronise()
             gl.store(rows + row.to(gl.int64)[:, None] * D + dims[None, :], tokens.load(io_layout), mask=mask[:, None])
-            gl.thread_barrier()
+            synchronise()
         else:
             for _ in range(0, F, W):
                 for half in gl.static_range(2):
@@ -127,7 +129,7 @@ def _compute(
                 step += 1
 
 
-@gluon.jit
+@jit
 def _experts_kernel(
     x, w13, w2, weights, order, tile_expert, tile_first, tile_end, num_tiles, rows,
     num_tokens, stride_token, stride_head, first_expert,

@@ -8,16 +8,17 @@ the next keys while it takes the exponentials of the present ones, and adds the 
 
 from __future__ import annotations
 
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+from magi2.kernels.gluon import (
+    TensorDescriptor,
     fence_async_shared,
+    jit,
+    load_tile,
     mbarrier,
-    tma,
+    synchronise,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from magi2.kernels.gluon import language as gl
 
 HEAD_DIM = 128
 _KEYS = gl.constexpr(128)
@@ -27,7 +28,7 @@ _WORKER_REGISTERS = gl.constexpr(240)
 _LOADER_REGISTERS = gl.constexpr(24)
 
 
-@gluon.jit
+@jit
 def _load_keys(k, v, key_first, begin, end, column, rings):
     k_ring, v_ring, k_filled, k_free, v_filled, v_free = rings
     for entry in range(begin, end):
@@ -37,19 +38,19 @@ def _load_keys(k, v, key_first, begin, end, column, rings):
         first = gl.load(key_first + entry)
         mbarrier.wait(k_free.index(slot), phase)
         mbarrier.expect(k_filled.index(slot), k.block_type.nbytes)
-        tma.async_copy_global_to_shared(k, [first, column], k_filled.index(slot), k_ring.index(slot))
+        load_tile(k, [first, column], k_filled.index(slot), k_ring.index(slot))
         mbarrier.wait(v_free.index(slot), phase)
         mbarrier.expect(v_filled.index(slot), v.block_type.nbytes)
-        tma.async_copy_global_to_shared(v, [first, column], v_filled.index(slot), v_ring.index(slot))
+        load_tile(v, [first, column], v_filled.index(slot), v_ring.index(slot))
 
 
-@gluon.jit
+@jit
 def _mask_keys(scores, count, layout: gl.constexpr):
     key = gl.arange(0, _KEYS, layout=gl.SliceLayout(0, layout))
     return gl.where((key < count)[None, :], scores, float("-inf"))
 
 
-@gluon.jit
+@jit
 def _attend(q, out, queries, key_count, tile, rings, scale, GROUP: gl.constexpr, WIDTH: gl.constexpr, D: gl.constexpr):
     first, rows, begin, full_end, end, column = tile
     k_ring, v_ring, k_filled, k_free, v_filled, v_free = rings
@@ -62,7 +63,7 @@ def _attend(q, out, queries, key_count, tile, rings, scale, GROUP: gl.constexpr,
     place = (first + row).to(gl.int64)[:, None] * WIDTH + column + channel[None, :]
     queries.store(gl.load(q + place, mask=(row < rows)[:, None], other=0.0))
     fence_async_shared()
-    gl.thread_barrier()
+    synchronise()
     blank = gl.zeros([_GROUP_ROWS, _KEYS], gl.float32, layout)
     mixed = gl.zeros([_GROUP_ROWS, D], gl.float32, out_layout)
     mbarrier.wait(k_filled.index(0), 0)
@@ -104,11 +105,11 @@ def _attend(q, out, queries, key_count, tile, rings, scale, GROUP: gl.constexpr,
     mixed = mixed / gl.convert_layout(total, gl.SliceLayout(1, out_layout))[:, None]
     # The queries' place is free by now, and makes whole lines of the rows.
     queries.store(mixed.to(queries.dtype))
-    gl.thread_barrier()
+    synchronise()
     gl.store(out + place, queries.load(io_layout), mask=(row < rows)[:, None])
 
 
-@gluon.jit
+@jit
 def _window_kernel(
     q, k, v, tiles, key_first, key_count, out, num_tiles, scale,
     HEADS: gl.constexpr, KV_HEADS: gl.constexpr, D: gl.constexpr,

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-import triton
 from triton.runtime import driver
 
 _DESCRIPTOR_ARCH = 90  # the first one with a copy engine for tensor tiles
 _WARPGROUP_ARCH = 90  # later ones replaced these products by others
-_PROVEN_GLUON = "3.6."  # the language of the specialised kernel is experimental and changes: one version is proven
 BARRIER_BYTES = 1024  # more than any kernel's
 _INTERPRETED_SHARED_BYTES = 227 * 1024
 
@@ -20,7 +18,7 @@ _INTERPRETED_SHARED_BYTES = 227 * 1024
 class Features:
     """Bytes of shared memory one program may use, whether tiles can be loaded by descriptor, parallel processors.
 
-    `warpgroups` says whether four warps can issue one matrix product from shared memory.
+    `warpgroups` says whether four warps can issue one matrix product from shared memory; `proof` says when to use that.
     """
 
     shared_bytes: int
@@ -82,7 +80,7 @@ def _measured(index: int) -> Features:
     properties = driver.active.utils.get_device_properties(index)
     target = driver.active.get_current_target()
     descriptors = isinstance(target.arch, int) and target.backend == "cuda" and target.arch >= _DESCRIPTOR_ARCH
-    warpgroups = descriptors and target.arch == _WARPGROUP_ARCH and triton.__version__.startswith(_PROVEN_GLUON)
+    warpgroups = descriptors and target.arch == _WARPGROUP_ARCH
     return Features(properties["max_shared_mem"], descriptors, properties["multiprocessor_count"], warpgroups)
 
 

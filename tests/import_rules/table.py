@@ -77,15 +77,16 @@ TABLE = [
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts batches catalog checkpoints config deployment jobs kernels models parallel platform "
+        "artifacts batches catalog checkpoints config deployment jobs kernels media.ffmpeg models parallel platform "
         "prompts recipes runtime sampling stages types",
-        "httpx safetensors tools torch triton",
+        "httpx safetensors tools torch",
         heavy=True,
     ),
     Row(
         "tools",
-        "artifacts batches catalog checkpoints.layout cli config errors files media recipes report runtime types",
-        "PIL demo_world rich",
+        "artifacts batches catalog checkpoints.layout cli config errors files kernels media recipes report runtime "
+        "types",
+        "PIL demo_world rich torch triton",
         heavy=True,
     ),
     Row(

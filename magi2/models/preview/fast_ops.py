@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from magi2.kernels import experts, mhc, routing, rows, sorting
 from magi2.kernels.attention import Attend, attention_refusal, best_attention
 from magi2.kernels.limits import log_refusals
+from magi2.kernels.proof import expert_features
 from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview import attention, moe
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
@@ -35,6 +36,8 @@ def use_fast_ops(model: PreviewModel) -> None:
     """
     refusals = _refusals(model)
     log_refusals("preview", refusals)
+    if "run_experts" not in refusals:
+        _prove_experts(model)
     for module in model.modules():
         if isinstance(module, MultiHeadMoe) and "run_experts" not in refusals:
             interleave_experts_(module)
@@ -52,6 +55,15 @@ def _refusals(model: PreviewModel) -> dict[str, str]:
     refusals = step_refusals(config, dtype, features(device), attention_ranks=ranks, share=share)
     library = attention_refusal(config.head_dim, config.num_heads // config.num_query_groups, dtype, device)
     return {"attend": library, **refusals} if library else refusals
+
+
+def _prove_experts(model: PreviewModel) -> None:
+    """Ask which expert kernel to use, so that no step waits for the answer."""
+    config, moe_config = model.config, model.config.moe_config
+    if moe_config.moe_layers:
+        head_dim = config.split_merge_size // moe_config.num_heads
+        shape = (head_dim, moe_config.expert_intermediate_size, moe_config.num_experts, moe_config.top_k)
+        expert_features(*shape, model.compute_dtype, model.device)
 
 
 def fast_ops(plain: Collection[str] = ()) -> PreviewOps:
@@ -223,8 +235,9 @@ class _FastOps:
         if w13 is None:
             raise ValueError("expert weights are not laid out for the kernel: call interleave_experts_ first")
         share = share or whole_heads(num_heads, w_down.shape[0] // num_heads)
-        available = features(x.device)
-        settings = expert_settings(available, dim, w_down.shape[1], x.element_size())
+        width, top_k = w_down.shape[1], routes.expert_ids.shape[2]
+        available = expert_features(dim, width, share.num_experts, top_k, x.dtype, x.device)
+        settings = expert_settings(available, dim, width, x.element_size())
         ids, held = routes.expert_ids.int().contiguous(), (share.first_row, share.first_row + share.num_held)
         plan = sorting.sort_routes(ids, share.num_experts, settings.block_rows, *held)
         buffer = self._workspace(ids.numel(), dim, x)

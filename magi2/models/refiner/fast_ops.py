@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from magi2.kernels import limits, refiner_attention, rows
+from magi2.kernels.proof import window_features
 from magi2.kernels.settings import Features, features
 from magi2.models.refiner.attention import attend_tail
 from magi2.models.refiner.config import RefinerConfig
@@ -25,8 +26,11 @@ def use_fast_ops(model: RefinerModel) -> None:
 
     Steps whose kernels do not take the model's shapes stay plain, with one warning that names them all.
     """
-    refusals = step_refusals(model.config, model.compute_dtype, features(model.device))
+    config = model.config
+    refusals = step_refusals(config, model.compute_dtype, features(model.device))
     limits.log_refusals("refiner", refusals)
+    if "attend" not in refusals:  # asked now, so that no step waits for the answer
+        window_features(config.num_heads, config.num_query_groups, config.head_dim, model.compute_dtype, model.device)
     model.use_ops(fast_ops(refusals))
 
 
@@ -88,6 +92,7 @@ def window_plan(grid: WindowGrid, tail: int) -> refiner_attention.WindowPlan:
 
 def attend(q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid, plan: refiner_attention.WindowPlan) -> Tensor:
     """Windowed attention [S, H, d] of the grid's video queries and of the tail's, if they are there."""
-    out_SHd = refiner_attention.window_attention(q_SHd, k_KGd, v_KGd, plan, features(q_SHd.device))
+    available = window_features(q_SHd.shape[1], k_KGd.shape[1], q_SHd.shape[2], q_SHd.dtype, q_SHd.device)
+    out_SHd = refiner_attention.window_attention(q_SHd, k_KGd, v_KGd, plan, available)
     out_SHd[grid.num_tokens :] = attend_tail(q_SHd, k_KGd, v_KGd, grid)
     return out_SHd

@@ -1,0 +1,16 @@
+"""Which kernel does a step in this process: what was chosen when a model asked, by the step's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_CHOSEN: dict[str, str] = {}
+
+CHOSEN: Mapping[str, str] = MappingProxyType(_CHOSEN)
+"""`attention`, `experts` and `window attention`, as far as they were asked for, to the name of what computes them."""
+
+
+def choose(step: str, kernel: str) -> None:
+    """Remember it."""
+    _CHOSEN[step] = kernel
