@@ -19,6 +19,8 @@ STAMP := .venv/.installed
 WEB_STAMP := node_modules/.installed
 WORKERS ?= 2
 TRITONS ?= 3.6.0 3.8.0 3.9.0
+OWN_PYTHON := $(if $(filter command,$(firstword $(origin PYTHON))),$(PYTHON))
+GPU_TESTS := tests/gpu tests/kernels tests/models/refiner tests/sampling
 # Every stage and rank is a process of its own: what they import is compiled once.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
@@ -54,8 +56,9 @@ test-faults: setup
 test-demo-world: setup
 	$(PYTEST) $(SHARED) -m demo_world
 
-test-gpu: setup
-	$(PYTEST) -m gpu
+# On a machine without network: make test-gpu PYTHON=python3, with the packages that this Python has.
+test-gpu: $(if $(OWN_PYTHON),,setup)
+	OMP_NUM_THREADS=1 $(or $(OWN_PYTHON),$(BIN)/python) -m pytest -m gpu $(GPU_TESTS)
 
 test-triton: setup
 	set -e; for version in $(TRITONS); do \

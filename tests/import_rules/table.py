@@ -77,7 +77,7 @@ TABLE = [
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts batches catalog checkpoints config deployment jobs kernels media.ffmpeg models parallel platform "
+        "artifacts batches catalog checkpoints config deployment inputs jobs kernels media models parallel platform "
         "prompts recipes runtime sampling stages types",
         "httpx safetensors tools torch",
         heavy=True,
