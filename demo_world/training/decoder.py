@@ -198,7 +198,7 @@ def _weaken(block: ResidualBlock) -> None:
     assert isinstance(convolution, nn.Conv3d)
     convolution.weight.mul_(0.3)
     if block.conv_shortcut is not None:
-        _keep(block.conv_shortcut.conv.weight)
+        _keep(block.conv_shortcut.get_parameter("conv.weight"))
 
 
 def _keep(kernel: Tensor) -> None:

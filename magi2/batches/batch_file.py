@@ -143,6 +143,10 @@ class _Place:
     folder: Path
     roots: InputRoots
 
+    def if_absent(self, source: str) -> str | None:
+        """What to look at first when nothing lies where `source` leads."""
+        return None if Path(source).is_absolute() else f"relative paths start at {shown(self.folder)}"
+
 
 def _merged(known: Clip, again: Clip) -> Clip:
     """One clip for two rows: it has the names and tags of both and is as urgent as the more urgent one."""
@@ -179,7 +183,8 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) 
 
 def _prompt(values: Mapping[str, Any], place: _Place) -> str:
     if file_name := _text(values, "prompt_file"):
-        prompt = place.roots.read_text(place.folder / file_name, f"prompt_file {shown(file_name)}").strip()
+        path, what = place.folder / file_name, f"prompt_file {shown(file_name)}"
+        prompt = place.roots.read_text(path, what, if_absent=place.if_absent(file_name)).strip()
     else:
         prompt = _text(values, "prompt") or ""
     if not prompt.strip():
@@ -210,7 +215,7 @@ def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> 
     check_figure_mentions(prompt, images)
     for figure in images:
         path, what = place.folder / figure.source, f"image {shown(figure.source)}"
-        content = place.roots.read_picture(path, what)
+        content = place.roots.read_picture(path, what, if_absent=place.if_absent(figure.source))
         try:
             check_image(content, height=preview.height, width=preview.width, mode=preview.ref_image_type)
         except ImageError as error:

@@ -79,23 +79,30 @@ class InputRoots:
         except UnreadableError as error:
             raise InputError(f"folder {shown(folder)}: {error}") from None
 
-    def read_text(self, path: Path, what: str, limit: int = MAX_TEXT_BYTES) -> str:
+    def read_text(self, path: Path, what: str, limit: int = MAX_TEXT_BYTES, *, if_absent: str | None = None) -> str:
         """A text file in UTF-8, less its byte-order mark; all line ends are `\\n`.
 
-        Raises: InputError beginning with `what` when it is not in the roots, no regular file, or larger than `limit`.
+        Raises: InputError beginning with `what` when it is not in the roots, no regular file, larger than `limit`, no
+        UTF-8, or absent, which has the hint `if_absent`.
         """
         try:
             text = self.read(path, limit).decode("utf-8-sig")
-        except (UnreadableError, UnicodeDecodeError) as error:
-            raise InputError(f"{what}: unreadable: {error}") from None
+        except UnreadableError as error:
+            hint = if_absent if isinstance(error, AbsentError) else None
+            raise InputError(f"{what}: unreadable: {error}", hint=hint) from None
+        except UnicodeDecodeError as error:
+            raise InputError(f"{what}: unreadable: byte {error.start} is no UTF-8", hint="save it as UTF-8") from None
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
-    def read_picture(self, path: Path, what: str) -> bytes:
-        """The content of a picture file, of at most `MAX_PICTURE_BYTES`. Raises ImageError beginning with `what`."""
+    def read_picture(self, path: Path, what: str, *, if_absent: str | None = None) -> bytes:
+        """The content of a picture file, of at most `MAX_PICTURE_BYTES`.
+
+        Raises ImageError beginning with `what`; when it is absent with the hint `if_absent`.
+        """
         try:
             return self.read(path, MAX_PICTURE_BYTES)
         except AbsentError:
-            raise ImageError(f"{what}: no such image") from None
+            raise ImageError(f"{what}: no such image", hint=if_absent) from None
         except UnreadableError as error:
             raise ImageError(f"{what}: not a readable image: {error}") from None
 

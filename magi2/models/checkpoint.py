@@ -21,6 +21,7 @@ from magi2.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+ARCHIVE_START = b"PK\x03\x04"
 ARCHITECTURE_HINT = "is the architecture in the profile the one of these weights?"
 
 
@@ -151,21 +152,28 @@ class TensorMapping:
 
 
 def read_pickled(path: Path) -> Mapping[str, Any]:
-    """The top-level mapping of a `.pth` / `.ckpt` file, memory-mapped; only plain tensors are ever unpickled.
+    """The top-level mapping of a `.pth` / `.ckpt` file; only plain tensors are ever unpickled.
 
-    Raises: CheckpointError when the file is missing, is not a mapping, or needs more than `weights_only` allows.
+    Archives are memory-mapped. Files in the format that torch wrote before 1.6 cannot be, and are read whole.
+    Raises: CheckpointError when the file is missing, truncated, no mapping, or needs more than `weights_only` allows.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: weight file is missing")
-    if not zipfile.is_zipfile(path):
-        raise CheckpointError(f"{path}: not an archive as torch.save writes it, or truncated")
+    is_archive = zipfile.is_zipfile(path)
+    if not is_archive and _begins_like_an_archive(path):
+        raise CheckpointError(f"{path}: an archive of torch.save that is truncated")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except Exception as error:  # torch raises many types here; all of them mean the same to the user
         raise CheckpointError(f"{path}: unreadable as a weights-only checkpoint: {_reason(error)}") from error
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a mapping of tensors")
     return content
+
+
+def _begins_like_an_archive(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(ARCHIVE_START)) == ARCHIVE_START
 
 
 def _reason(error: Exception) -> str:

@@ -69,12 +69,14 @@ def _look(scene: dict[str, Any]) -> Iterator[str]:
 
 def _sound(audio: dict[str, Any]) -> Iterator[str]:
     dialogue = _object(audio, "dialogue")
+    tags = _tags(dialogue)
     values = {
         "language": _flat(dialogue, "language"),
-        "speakers": ",".join(map(_flat_text, _tags(dialogue))),
+        "speakers": ",".join(map(_flat_text, tags)),
         "ambience": _flat(audio, "ambience"),
     }
-    if shown := [f"{name}={text}" for name, text in values.items() if text]:
+    # As published, that there are tags decides, not what they say: a blank one leaves `speakers=`.
+    if shown := [f"{name}={text}" for name, text in values.items() if text or (name == "speakers" and tags)]:
         yield "audio: " + "; ".join(shown)
 
 
@@ -142,7 +144,7 @@ def _tags(dialogue: dict[str, Any]) -> list[Any]:
     value = dialogue.get("speaker_tags")
     if isinstance(value, list):
         return value
-    return [] if value is None or isinstance(value, dict) else [value]
+    return [] if isinstance(value, dict) or not _flat_text(value) else [value]
 
 
 def _present(parent: dict[str, Any], *keys: str) -> list[str]:

@@ -144,7 +144,7 @@ def test_the_published_sample_list_is_read(images: Path) -> None:
         ("a.json", "{", r"a.json: unreadable: Expecting property name"),
         ("a.json", '{"prompt": "x"}', r"a.json: unreadable: a JSON batch is an array of objects, this is a dict"),
         ("a.json", "[" * 100_000, r"a.json: unreadable"),
-        ("a.jsonl", b"\xff\xfe\x00", r"a.jsonl: unreadable: 'utf-8' codec"),
+        ("a.jsonl", b"\xff\xfe\x00", r"a.jsonl: unreadable: byte 0 is no UTF-8"),
         ("a.csv", 'prompt\n"' + "x" * 200_000, r"a.csv: unreadable: field larger than field limit"),
     ],
 )
@@ -221,10 +221,11 @@ def test_csv_rows_are_numbered_by_record_not_by_line(tmp_path: Path) -> None:
         ({"prompt": "x", "name": ["a"]}, "name is a list, not text"),
         ({"prompt": "half \ud83d", "seed": 1}, "half a surrogate pair"),
         ({"prompt": "x", "name": "half \ud83d"}, "half a surrogate pair"),
-        ({"prompt_file": "absent.txt"}, "absent.txt: unreadable"),
+        ({"prompt_file": "absent.txt"}, "absent.txt: unreadable: No such file or directory (relative paths start at /"),
+        ({"prompt_file": "latin.txt"}, "latin.txt: unreadable: byte 3 is no UTF-8 (save it as UTF-8)"),
         ({"prompt_file": "nul\0.txt"}, "unreadable"),
         ({"prompt_file": "."}, "unreadable"),
-        ({"prompt": "x", "image": "absent.png"}, "absent.png: no such image"),
+        ({"prompt": "x", "image": "absent.png"}, "absent.png: no such image (relative paths start at /"),
         ({"prompt": "x", "image": "nul\0.png"}, "not a readable image"),
         ({"prompt": "x", "image": "~nobody-of-this-name/a.png"}, "no such image"),
         ({"prompt": "x", "image": "."}, "not a readable image"),
@@ -236,6 +237,7 @@ def test_csv_rows_are_numbered_by_record_not_by_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_value_is_a_bad_row(row: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
     found = reason_of({"prompt": "good"}, row, folder=tmp_path)
     assert found.startswith("row 2: ") and reason in found
     assert "\n" not in found
@@ -325,7 +327,8 @@ def test_relative_paths_start_at_the_batchs_folder(
     batch = read(images, "batch.jsonl", as_jsonl([{"prompt": "x", "image": path} for path in places]))
     paths = [clip.figures[0].path for clip in batch.clips]
     assert paths == [images / "pictures/160x90.png", images / "pictures/100.png"]
-    assert [str(row) for row in batch.bad_rows] == ["row 3: image ~/pictures/100.png: no such image"]
+    reason = f"image ~/pictures/100.png: no such image (relative paths start at {images})"
+    assert [str(row) for row in batch.bad_rows] == [f"row 3: {reason}"]
 
 
 def test_image_maps_name_several_figures_in_the_order_of_their_numbers(images: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,19 +157,36 @@ def test_only_plain_tensors_are_unpickled(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, tmp_path / "good.pth")
     assert torch.equal(read_pickled(tmp_path / "good.pth")["a"], torch.ones(2))
     torch.save({"a": torch.ones(2), "b": Malicious(tmp_path / "proof")}, tmp_path / "bad.pth")
+    torch.save({"b": Malicious(tmp_path / "proof")}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    torch.save({"a": torch.ones(99)}, tmp_path / "old-short.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "old-short.pth").write_bytes((tmp_path / "old-short.pth").read_bytes()[:-200])
+    (tmp_path / "text.pth").write_text("no weights")
+    (tmp_path / "empty.pth").touch()
     (tmp_path / "raw.pth").write_bytes(pickle.dumps(Malicious(tmp_path / "proof")))
     torch.save([torch.ones(2)], tmp_path / "list.pth")
     (tmp_path / "short.pth").write_bytes((tmp_path / "good.pth").read_bytes()[:-200])
     for name, message in (
         ("bad", "unreadable as a weights-only checkpoint"),
-        ("raw", "not an archive as torch.save writes it, or truncated"),
-        ("short", "not an archive as torch.save writes it, or truncated"),
+        ("old", "unreadable as a weights-only checkpoint"),
+        ("old-short", "unreadable as a weights-only checkpoint"),
+        ("raw", "unreadable as a weights-only checkpoint"),
+        ("text", "unreadable as a weights-only checkpoint"),
+        ("empty", "unreadable as a weights-only checkpoint"),
+        ("short", "an archive of torch.save that is truncated"),
         ("list", "holds a list, not a mapping"),
         ("absent", "weight file is missing"),
     ):
         with pytest.raises(CheckpointError, match=rf"{name}.pth: {message}"):
             read_pickled(tmp_path / f"{name}.pth")
     assert not (tmp_path / "proof").exists()
+
+
+def test_files_in_the_format_of_older_torch_are_read(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    torch.save(tensors, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile(tmp_path / "old.pth")
+    found = read_pickled(tmp_path / "old.pth")
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()) and found.keys() == tensors.keys()
 
 
 MEASURE = """

@@ -285,6 +285,23 @@ def test_w19_a_scalar_in_a_list_field_counts_as_absent(field: str, scalar: Any) 
     assert compact_prompt(prompt) == "context: c\ntimeline:\n - A gate shuts."
 
 
+@pytest.mark.parametrize(
+    ("tags", "line"),
+    [
+        ([""], "audio: speakers="),
+        ([" \n"], "audio: speakers="),
+        (["", ""], "audio: speakers=,"),
+        (["", "a"], "audio: speakers=,a"),
+        ([None], ""),
+        ([], ""),
+        ("", ""),
+    ],
+)
+def test_blank_speaker_tags_are_written_as_published(tags: object, line: str) -> None:
+    prompt = json.dumps({"global_layer": {"context": "c", "audio_baseline": {"dialogue": {"speaker_tags": tags}}}})
+    assert compact_prompt(prompt) == "\n".join(["context: c", *filter(None, [line])])
+
+
 def test_w19_scalars_in_speaker_tags_and_deep_nesting_have_defined_results() -> None:
     prompt = json.dumps({"global_layer": {"audio_baseline": {"dialogue": {"speaker_tags": 5}}}})
     assert compact_prompt(prompt) == "audio: speakers=5"

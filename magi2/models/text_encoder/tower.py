@@ -15,11 +15,13 @@ from magi2.errors import CheckpointError
 from magi2.models.checkpoint import LoadReport, TensorSource, load_module
 
 PREFIX = "model.language_model."
+OTHER_PREFIXES = ("language_model.", "model.", "")
+"""Under which the tower's tensors lie where the text model, or the tower alone, was saved again."""
 # The text embedding is the third entry from the end of the list of hidden states, whose last one is the normed output
 # of the last layer: the residual stream before the last two layers. Source: MAGI-2 preview engine settings.
 SKIPPED_LAYERS = 2
 # Parts of the published repository that a text prompt never passes through.
-OUTSIDE = ("model.visual.", "lm_head.", "mtp.")
+OUTSIDE = ("model.visual.", "visual.", "lm_head.", "mtp.")
 MODEL_TYPE = "qwen3_5_text"
 
 
@@ -82,7 +84,8 @@ def load_tower(
     Raises: CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
     """
     tower = build_tower(config, num_layers=config.num_hidden_layers - SKIPPED_LAYERS, dtype=dtype)
-    report = load_module(tower, source, device=device, rename=lambda name: _tower_name(name, config.num_hidden_layers))
+    prefix, num_layers = _prefix(source), config.num_hidden_layers
+    report = load_module(tower, source, device=device, rename=lambda name: _tower_name(name, prefix, num_layers))
     # The rotary frequencies are in no file: computed anew off `meta`, in fp32 whatever the tower's dtype.
     tower.rotary_emb = type(tower.rotary_emb)(config).to(device)
     return tower, report
@@ -95,10 +98,18 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {PREFIX + name: tuple(tensor.shape) for name, tensor in tower.state_dict().items()}
 
 
-def _tower_name(stored: str, num_layers: int) -> str | None:
+def _prefix(source: TensorSource) -> str:
+    """What stands before the tower's names in this folder: one prefix, so that no tensor can be there twice."""
+    names = set(source.names())
+    return next((prefix for prefix in (PREFIX, *OTHER_PREFIXES) if f"{prefix}embed_tokens.weight" in names), PREFIX)
+
+
+def _tower_name(stored: str, prefix: str, num_layers: int) -> str | None:
     """The tower's name of a stored tensor; None for one that is never run. Other names pass through, to be refused."""
-    name = stored.removeprefix(PREFIX)
-    if name == stored:
-        return None if stored.startswith(OUTSIDE) else stored
+    if stored.startswith(OUTSIDE):
+        return None
+    if not stored.startswith(prefix):
+        return stored
+    name = stored.removeprefix(prefix)
     unread = tuple(f"layers.{index}." for index in range(num_layers - SKIPPED_LAYERS, num_layers))
     return None if name.startswith((*unread, "norm.")) else name

@@ -31,7 +31,7 @@ class TurboDecoderConfig:
     """The published keys. Lists run from shallow to deep, the decoder runs deep to shallow: see `stages`.
 
     `decoder_layers_per_block` and `decoder_is_dw_conv` have one entry more than there are stages, the last one for
-    the middle block. Defaults are those that the released class gives to keys missing in the file.
+    the middle block. The five lists must be in the file; other keys missing there have the released class's defaults.
     Raises: ConfigError when the lists do not fit together or the file asks for a network that is not the turbo decoder.
     """
 

@@ -76,7 +76,9 @@ class ResidualBlock(nn.Module):
         self.activation, self.shortcut_eps = activation, shortcut_eps
         self.conv1 = _block_conv(in_channels, out_channels, depthwise_kernel)
         self.conv2 = _block_conv(out_channels, out_channels, depthwise_kernel)
-        self.conv_shortcut = Conv(in_channels, out_channels, (1, 1, 1)) if in_channels != out_channels else None
+        self.conv_shortcut = (
+            _block_conv(in_channels, out_channels, depthwise_kernel, size=1) if in_channels != out_channels else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = convolve(self.conv1, x, prepare=partial(normalise_channels, activation=self.activation))
@@ -90,10 +92,14 @@ class ResidualBlock(nn.Module):
         return projected
 
 
-def _block_conv(in_channels: int, out_channels: int, depthwise_kernel: int | None) -> Conv | SeparableConv:
-    if depthwise_kernel is None:
-        return Conv(in_channels, out_channels, (3, 3, 3))
-    return SeparableConv(in_channels, out_channels, depthwise_kernel)
+def _block_conv(
+    in_channels: int, out_channels: int, depthwise_kernel: int | None, size: int | None = None
+) -> Conv | SeparableConv:
+    """A convolution of `size` cubed, by default of the size of its kind, in one piece or separable."""
+    if depthwise_kernel is not None:
+        return SeparableConv(in_channels, out_channels, size or depthwise_kernel)
+    size = size or 3
+    return Conv(in_channels, out_channels, (size, size, size))
 
 
 def double_rows_and_columns(x: Tensor) -> Tensor:

@@ -113,6 +113,30 @@ def test_layers_that_never_run_may_be_absent(folder: Path) -> None:
     assert load_text_encoder(folder).encode("fox").embeds.isfinite().all()
 
 
+def rename_all(folder: Path, rename: Callable[[str], str]) -> None:
+    """Give the tensors of a folder other names."""
+    index_path = folder / "model.safetensors.index.json"
+    weight_map = json.loads(index_path.read_text())["weight_map"]
+    for shard in set(weight_map.values()):
+        save_file({rename(name): tensor for name, tensor in load_file(folder / shard).items()}, folder / shard)
+    index_path.write_text(json.dumps({"weight_map": {rename(name): file for name, file in weight_map.items()}}))
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "language_model."])
+def test_an_encoder_saved_again_under_other_prefixes_loads_alike(prefix: str, folder: Path) -> None:
+    wanted = load_text_encoder(folder).encode("a red fox").embeds
+    rename_all(folder, lambda name: name.replace(PREFIX, prefix).replace("model.visual.", "visual."))
+    assert torch.equal(load_text_encoder(folder).encode("a red fox").embeds, wanted)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "language_model."])
+def test_a_tensor_under_two_prefixes_is_refused(prefix: str, folder: Path) -> None:
+    name = prefix + "layers.3.self_attn.q_proj.weight"
+    change_shard(folder, lambda tensors: tensors.__setitem__(name, torch.zeros(2)))
+    with pytest.raises(CheckpointError, match=rf"00002-of-00002.*{name}"):
+        load_text_encoder(folder)
+
+
 @pytest.mark.parametrize("name", [PREFIX + "layers.6.extra.weight", PREFIX + "layers.1.mlp.bias", "encoder.weight"])
 def test_unexpected_tensor_is_named_with_its_file(name: str, folder: Path) -> None:
     change_shard(folder, lambda tensors: tensors.__setitem__(name, torch.zeros(2)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from magi2.errors import ContractError
 from magi2.models.turbo_vae import frames as frames_module
 from magi2.models.turbo_vae.config import PUBLISHED_TURBO_DECODER, TINY_TURBO_DECODER
 from magi2.models.turbo_vae.decoder import TurboDecoder
-from magi2.models.turbo_vae.layers import normalise_channels
+from magi2.models.turbo_vae.layers import Conv, normalise_channels
 from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.turbo_vae.windows import Window
 from magi2.models.video_vae.initialise import init_random_
@@ -159,6 +160,46 @@ def test_few_frames_at_a_time_decode_to_the_same_picture(
         latents = decoder.denormalise(wanted["z"])[:, :, :3]
         with torch.no_grad():
             assert relative_error(decoder.decoder(latents, window), wanted[name]) < 1e-5
+
+
+def test_a_separable_stage_that_changes_width_has_a_separable_shortcut() -> None:
+    """Its shortcut has the published names, and computes what the one convolution that it multiplies out to does."""
+    plain = replace(TINY_TURBO_DECODER, decoder_block_out_channels=(12, 16, 16, 16))
+    separable = replace(plain, decoder_is_dw_conv=(True, False, False, False, False))
+    block = TurboDecoder(separable, compute_dtype=torch.float32).decoder.up_blocks[-1].conv_in
+    wanted = Conv(16, 12, (1, 1, 1))
+    with torch.no_grad():
+        shortcut = dict(block.conv_shortcut.named_parameters())
+        wanted.conv.weight.copy_(
+            shortcut["pointwise_conv.weight"] * shortcut["depthwise_conv.weight"].view(1, 16, 1, 1, 1)
+        )
+        wanted.conv.bias.copy_(
+            shortcut["pointwise_conv.bias"]
+            + (shortcut["pointwise_conv.weight"] * shortcut["depthwise_conv.bias"].view(1, 16, 1, 1, 1))
+            .sum(1)
+            .flatten()
+        )
+        frames = torch.randn(1, 16, 3, 4, 5)
+        torch.testing.assert_close(block.conv_shortcut(frames), wanted(frames))
+    shapes = {name: tuple(parameter.shape) for name, parameter in shortcut.items()}
+    assert shapes == {
+        "depthwise_conv.weight": (16, 1, 1, 1, 1),
+        "depthwise_conv.bias": (16,),
+        "pointwise_conv.weight": (12, 16, 1, 1, 1),
+        "pointwise_conv.bias": (12,),
+    }
+
+
+def test_a_decoder_with_separable_shortcuts_decodes() -> None:
+    config = replace(
+        TINY_TURBO_DECODER,
+        decoder_block_out_channels=(8, 12, 12, 16),
+        decoder_is_dw_conv=(True, True, True, True, True),
+    )
+    decoder = TurboDecoder(config, compute_dtype=torch.float32).requires_grad_(False)
+    init_random_(decoder, torch.Generator().manual_seed(5))
+    frames = torch.cat(list(decoder.decode(torch.randn(1, 48, 9, 1, 2))), dim=2)
+    assert frames.shape == (1, 3, 33, 16, 32) and bool(frames.isfinite().all())
 
 
 @pytest.mark.parametrize(("total", "reach", "elements"), [(1, 1, 1), (2, 2, 1), (5, 2, 2), (7, 1, 3), (7, 0, 2)])
