@@ -13,11 +13,12 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from magi2.errors import InfrastructureError, Magi2Error, in_one_line
+from magi2.errors import ConfigError, InfrastructureError, Magi2Error, in_one_line
 
 FREE_SPACE_HINT = "free some space and run again"
 
@@ -135,6 +136,26 @@ def _check_writable(target: Path, refused: type[Magi2Error]) -> None:
         raise refused(f"cannot write {target}: {target.parent} is not a folder")
     if target.is_dir():
         raise refused(f"cannot write {target}: it is a folder")
+
+
+def private_folder(path: Path, what: str = "what is in it proves nothing") -> Path:
+    """The folder, made if need be and closed to others.
+
+    Raises: ConfigError when it is a link, no folder or another user's, saying `what` follows; InfrastructureError when
+    it cannot be made.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = path.lstat()
+    except FileExistsError as error:
+        raise ConfigError(f"{path}: is not a folder") from error
+    except OSError as error:
+        raise InfrastructureError(f"{path}: {error.strerror}") from error
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
+        raise ConfigError(f"{path}: is a link or belongs to another user, so {what}")
+    if stat.S_IMODE(state.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
 
 
 def sync_file(path: Path) -> None:

@@ -13,6 +13,7 @@ PACKAGES = {
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
     "docker-compose": "docker-compose",
+    "ffmpeg": "ffmpeg",
     "make": "make",
     "openssl": "openssl",
     "redis-cli": "redis-tools",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,7 @@ from magi2.recipes.result import StageResult
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
+    from magi2.config.profile import Profile
     from magi2.deployment import Deployment
 
 # What users wrote is printed as it is: neither markup nor emoji codes, and a path is never broken into lines.
@@ -36,6 +38,18 @@ def warn_of_mismatch(deployment: Deployment) -> None:
     """Say on stderr that the store does not seem to be the catalog's, if so: a command that only reads goes on."""
     if text := deployment.mismatch():
         errors.print(f"warning: {text}", style="yellow")
+
+
+def check_ffmpeg(deployment: Deployment, profiles: Iterable[Profile]) -> None:
+    """Refuse what cannot be delivered here before anything is made, and say which program is used in another's place.
+
+    Raises: MissingToolError as `fit_ffmpeg` does.
+    """
+    from magi2.media.fitness import fit_ffmpeg
+
+    program = fit_ffmpeg(deployment.settings.ffmpeg, *{profile.delivery for profile in profiles})
+    if program.passed_over:
+        errors.print(f"warning: {program.path} is used, since {program.passed_over}", style="yellow")
 
 
 def print_json(value: object) -> None:

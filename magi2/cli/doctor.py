@@ -11,7 +11,8 @@ import typer
 from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_negative_prompt, load_profile, profile_names
 from magi2.config.settings import Settings
-from magi2.errors import Magi2Error, in_one_line
+from magi2.errors import ConfigError, Magi2Error, in_one_line
+from magi2.media.delivery import DeliverySpec
 
 UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
 """SHA-256 of the negative prompt that the published code uses; the text is not part of this project."""
@@ -102,12 +103,17 @@ def _torchada(settings: Settings, profile: str) -> Finding:
 
 
 def _ffmpeg(settings: Settings, profile: str) -> Finding:
-    from magi2.media.ffmpeg import find_ffmpeg
+    from magi2.media.fitness import fit_ffmpeg
 
-    ffmpeg = find_ffmpeg(settings.ffmpeg)
-    encoder = load_profile(profile, settings.configs).delivery.encoder
-    ffmpeg.require(encoder, "ffv1", "aac")
-    return Finding("ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} with {encoder}, ffv1, aac")
+    try:
+        delivery = load_profile(profile, settings.configs).delivery
+    except ConfigError:  # which has a line of its own
+        delivery = DeliverySpec()
+    ffmpeg = fit_ffmpeg(settings.ffmpeg, delivery)
+    instead = f"; passed over: {ffmpeg.passed_over}" if ffmpeg.passed_over else ""
+    return Finding(
+        "ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} delivers, with {delivery.encoder}, ffv1, aac{instead}"
+    )
 
 
 def _store(settings: Settings, profile: str) -> Finding:

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
-from magi2.cli.console import AS_JSON, TerminalProgress, print_json, results
+from magi2.cli.console import AS_JSON, TerminalProgress, check_ffmpeg, print_json, results
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -58,8 +58,9 @@ def render_command(
 
     rows: list[dict[str, Any]] = []
     stopped: Magi2Error | None = None
+    deployment = Deployment.from_environment()
+    check_ffmpeg(deployment, profiles.values())
     with TerminalProgress() as progress:
-        deployment = Deployment.from_environment()
         try:
             for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
                 rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
@@ -97,8 +98,9 @@ def stage_command(
     from magi2.deployment import Deployment
     from magi2.jobs.render import ClipRender
 
+    deployment = Deployment.from_environment()
+    check_ffmpeg(deployment, profiles.values())
     with TerminalProgress() as progress:
-        deployment = Deployment.from_environment()
         work = ClipRender(clips, profiles, deployment, layout=layout, progress=progress)
         found = work.run_stage(StageName(name))
     rows = [

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from magi2.errors import ContractError, MediaError
 from magi2.files import disk_errors, partial_file
 from magi2.media.delivery import SAMPLE_RATE_HZ
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHANNELS = 2
 FRAME_BYTES = 4 * CHANNELS
@@ -27,12 +28,23 @@ def write_audio(path: Path, samples: Tensor) -> None:
 
     Raises: ContractError for another shape or dtype, MediaError when the file cannot be written.
     """
+    import torch  # not at the top: processes that never load it try out ffmpeg
+
     if samples.dim() != 2 or samples.shape[0] != CHANNELS or samples.dtype != torch.float32:
         raise ContractError(f"audio samples: {samples.dtype} {tuple(samples.shape)}, want torch.float32 [2, n]")
     interleaved = samples.detach().cpu().T.contiguous().numpy().astype("<f4", copy=False)
+    _write(path, samples.shape[1], interleaved.tobytes())
+
+
+def write_silence(path: Path, count: int) -> None:
+    """Store `count` samples of silence per channel, as `write_audio` would. Raises: MediaError as it does."""
+    _write(path, count, bytes(count * FRAME_BYTES))
+
+
+def _write(path: Path, count: int, data: bytes) -> None:
     with partial_file(path, MediaError) as partial, partial.open("wb") as file:
-        file.write(_header(samples.shape[1]))
-        file.write(interleaved.tobytes())
+        file.write(_header(count))
+        file.write(data)
 
 
 def audio_sample_count(path: Path) -> int:

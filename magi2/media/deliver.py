@@ -29,6 +29,8 @@ from magi2.media.reading import open_media, video_stream
 SCALERS: Mapping[Fit, str] = {"crop": "lanczos", "scale": "lanczos", "nearest": "neighbor"}
 """ffmpeg's name of what resizes the picture and halves its colours, which a crop needs too."""
 SCALER_FLAGS = "accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
+AAC_FRAME_SAMPLES = 1024
+"""What the encoder takes at a time; ffmpeg 5.1 cuts a sound to it by itself unless the sound is silence alone."""
 METADATA_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 METADATA_LIMIT_BYTES = 100_000
 """A single argument of a program may hold 128 KiB on Linux."""
@@ -92,6 +94,7 @@ def _sound(audio: Path, *, samples: int) -> Any:
         .audio.filter("asoftclip", type="hard")
         .filter("apad", whole_len=samples)
         .filter("atrim", end_sample=samples)
+        .filter("asetnsamples", n=AAC_FRAME_SAMPLES, p=0)
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -34,13 +35,23 @@ ONE_FILTER_THREAD = ("-filter_threads", "1", "-filter_complex_threads", "1")
 """The scaler's slices follow the thread count, and with them the last bit of a pixel: keep it fixed."""
 
 
+class StuckError(InfrastructureError):
+    """The program did not go on for as long as it may, and was ended."""
+
+
 @dataclass(frozen=True)
 class Ffmpeg:
-    """A program that was seen to run: where it is, its version line's number, the encoders built into it."""
+    """A program that was seen to run: where it is, its version line's number, the encoders built into it.
+
+    `passed_over` says what another one lacks in whose place it is used; it is ended when it does not go on for
+    `limit_s`, by default `RUN_TIMEOUT_S`.
+    """
 
     path: str
     version: str
     encoders: frozenset[str]
+    passed_over: str | None = None
+    limit_s: float | None = None
 
     def require(self, *encoders: str, known: Sequence[str] = ()) -> None:
         """Raise MissingToolError when an encoder is not built in, naming those of `known` that are."""
@@ -60,10 +71,24 @@ class Ffmpeg:
 def find_ffmpeg(setting: str | None = None) -> Ffmpeg:
     """The program to use: `setting` when given, else the system's `ffmpeg`, else the one imageio-ffmpeg brings.
 
-    It is run once to learn version and encoders. Raises: MissingToolError when there is none, or the one chosen
-    does not run; a broken choice is never replaced by another program behind the user's back.
+    It is asked for version and encoders alone: `fit_ffmpeg` finds one that makes clips. Raises: MissingToolError when
+    there is none, or the one chosen does not run.
     """
-    path = _choose(setting)
+    system = shutil.which(setting or "ffmpeg")
+    if setting is not None and system is None:
+        raise MissingToolError(f"ffmpeg: {setting} is not a program", hint=INSTALL_HINT)
+    return _asked(system) if system else find_bundled()
+
+
+def find_bundled() -> Ffmpeg:
+    """The program that imageio-ffmpeg brings. Raises: MissingToolError as `find_ffmpeg` does."""
+    try:
+        return _asked(str(imageio_ffmpeg.get_ffmpeg_exe()))
+    except RuntimeError as error:
+        raise MissingToolError("ffmpeg: neither on the PATH nor in imageio-ffmpeg", hint=INSTALL_HINT) from error
+
+
+def _asked(path: str) -> Ffmpeg:
     banner = _ask(path, "-version")
     version = re.match(r"ffmpeg version (\S+)", banner)
     if version is None:
@@ -73,36 +98,28 @@ def find_ffmpeg(setting: str | None = None) -> Ffmpeg:
     return Ffmpeg(path=path, version=version[1], encoders=encoders)
 
 
-def _choose(setting: str | None) -> str:
-    if setting is not None:
-        found = shutil.which(setting)
-        if found is None:
-            raise MissingToolError(f"ffmpeg: {setting} is not a program", hint=INSTALL_HINT)
-        return found
-    system = shutil.which("ffmpeg")
-    if system is not None:
-        return system
-    try:
-        return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except RuntimeError as error:
-        raise MissingToolError("ffmpeg: neither on the PATH nor in imageio-ffmpeg", hint=INSTALL_HINT) from error
-
-
 def _ask(path: str, option: str) -> str:
+    command = [path, "-hide_banner", option] if option != "-version" else [path, option]
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        answer = subprocess.run(
-            [path, "-hide_banner", option] if option != "-version" else [path, option],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=CHECK_TIMEOUT_S,
-            check=False,
-        )
+        with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe, process_group=0) as process:
+            try:
+                answer, complaint = process.communicate(timeout=CHECK_TIMEOUT_S)
+            finally:
+                kill_group(process)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingToolError(f"{path} does not run: {error}", hint=INSTALL_HINT) from error
-    if answer.returncode != 0:
-        said = answer.stderr.decode(errors="replace").strip()[-200:]
-        raise MissingToolError(f"{path} {option} exits with {answer.returncode}: {said}", hint=INSTALL_HINT)
-    return answer.stdout.decode(errors="replace")
+    if process.returncode != 0:
+        said = complaint.decode(errors="replace").strip()[-200:]
+        raise MissingToolError(f"{path} {option} exits with {process.returncode}: {said}", hint=INSTALL_HINT)
+    return answer.decode(errors="replace")
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a program that leads a process group, with all that it started: a child of it may hold our pipes."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def file_url(path: Path) -> str:
@@ -113,13 +130,15 @@ def file_url(path: Path) -> str:
 class FfmpegProcess:
     """One running ffmpeg, as a context manager: waits for it at the end of the block, kills it when the block raises.
 
-    It is ended, with an InfrastructureError, when it takes no byte or does not come to its end for `RUN_TIMEOUT_S`. Its
-    stderr goes to an unnamed file, so that a talkative program can never block us; the last lines join the error.
+    It is ended with all that it started, with a StuckError, when it takes no byte or does not come to its end for the
+    program's limit. Its stderr goes to an unnamed file, so that a talkative program can never block us; the last lines
+    join the error.
     """
 
     def __init__(self, program: Ffmpeg, stream: Any, *, purpose: str, feeds: bool = False) -> None:
         self._program, self._command = program, program.command(stream)
         self._purpose, self._feeds = purpose, feeds
+        self._limit_s = program.limit_s or RUN_TIMEOUT_S
         self._is_late = threading.Event()
 
     def __enter__(self) -> Self:
@@ -131,6 +150,7 @@ class FfmpegProcess:
                 stdin=subprocess.PIPE if self._feeds else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
+                process_group=0,
             )
         except OSError as error:
             self._stderr.close()
@@ -171,7 +191,7 @@ class FfmpegProcess:
     @contextmanager
     def _limited(self) -> Iterator[None]:
         """Kill the program when the block takes too long, which ends every wait for it."""
-        watch = threading.Timer(RUN_TIMEOUT_S, self._kill_late)
+        watch = threading.Timer(self._limit_s, self._kill_late)
         watch.daemon = True
         watch.start()
         try:
@@ -181,10 +201,10 @@ class FfmpegProcess:
 
     def _kill_late(self) -> None:
         self._is_late.set()
-        self._process.kill()
+        kill_group(self._process)
 
     def _end(self) -> None:
-        self._process.kill()
+        kill_group(self._process)
         self._process.wait()
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
@@ -198,8 +218,8 @@ class FfmpegProcess:
         self._stderr.seek(max(0, self._stderr.tell() - STDERR_TAIL_BYTES))
         said = self._stderr.read().decode(errors="replace").strip() or "it said nothing"
         if self._is_late.is_set():
-            ended = f"{self._program.path} was ended, since it did not go on for {RUN_TIMEOUT_S:g} s"
-            return InfrastructureError(f"{self._purpose}: {ended}: {said}", hint="try program and disks by hand")
+            ended = f"{self._program.path} was ended, since it did not go on for {self._limit_s:g} s"
+            return StuckError(f"{self._purpose}: {ended}: {said}", hint="try program and disks by hand")
         ended = f"was killed by signal {-status}" if status < 0 else f"exits with {status}"
         message = f"{self._purpose}: ffmpeg {ended}: {said}"
         return error_of_a_program(message, said, MediaError)

@@ -6,15 +6,16 @@ from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import ffmpeg as graph
-import torch
-from torch import Tensor
 
 from magi2.errors import ContractError, MediaError
 from magi2.files import partial_file
 from magi2.media.ffmpeg import Ffmpeg, FfmpegProcess, file_url
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SLICES = 4
 """Parts of a frame that are coded in parallel; part of the stream, so the same on every machine."""
@@ -37,7 +38,8 @@ class LosslessWriter:
     def __enter__(self) -> Self:
         self._ffmpeg.require("ffv1")
         with ExitStack() as stack:
-            stream = self._stream(stack.enter_context(partial_file(self.path, MediaError)))
+            partial = stack.enter_context(partial_file(self.path, MediaError))
+            stream = lossless_stream(partial, width=self.width, height=self.height, fps=self.fps)
             process = FfmpegProcess(self._ffmpeg, stream, purpose=f"write {self.path}", feeds=True)
             self._process = stack.enter_context(process)
             self._cleanup = stack.pop_all()
@@ -50,6 +52,8 @@ class LosslessWriter:
 
     def write(self, frames: Tensor) -> None:
         """Append `frames`, uint8 [f, H, W, 3]. Raises: ContractError for another shape, MediaError if ffmpeg died."""
+        import torch  # not at the top: processes that never load it try out ffmpeg
+
         if frames.dtype != torch.uint8 or frames.dim() != 4 or frames.shape[1:] != (self.height, self.width, 3):
             want = f"torch.uint8 [f, {self.height}, {self.width}, 3]"
             raise ContractError(f"{self.path}: frames are {frames.dtype} {tuple(frames.shape)}, want {want}")
@@ -66,11 +70,11 @@ class LosslessWriter:
             raise error
         self._cleanup.__exit__(kind, error, trace)
 
-    def _stream(self, target: Path) -> Any:
-        source = graph.input(
-            "pipe:", format="rawvideo", pix_fmt="rgb24", s=f"{self.width}x{self.height}", framerate=str(self.fps)
-        )
-        slices = SLICES if min(self.width, self.height) >= 2 else 1
-        options = {"c:v": "ffv1", "level": 3, "g": 1, "slices": slices, "slicecrc": 1, "threads": SLICES}
-        bitexact = {"fflags": "+bitexact", "flags:v": "+bitexact"}
-        return source.output(file_url(target), format="matroska", pix_fmt="bgr0", **options, **bitexact)
+
+def lossless_stream(target: Path, *, width: int, height: int, fps: Fraction) -> Any:
+    """An output node of ffmpeg-python that turns raw RGB frames on stdin into the lossless file."""
+    source = graph.input("pipe:", format="rawvideo", pix_fmt="rgb24", s=f"{width}x{height}", framerate=str(fps))
+    slices = SLICES if min(width, height) >= 2 else 1
+    options = {"c:v": "ffv1", "level": 3, "g": 1, "slices": slices, "slicecrc": 1, "threads": SLICES}
+    bitexact = {"fflags": "+bitexact", "flags:v": "+bitexact"}
+    return source.output(file_url(target), format="matroska", pix_fmt="bgr0", **options, **bitexact)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import av
-import torch
 from av.container import InputContainer
 from av.video.stream import VideoStream
-from torch import Tensor
 
 from magi2.errors import MediaError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @contextmanager
@@ -48,6 +50,8 @@ def read_frames(path: Path, *, indices: frozenset[int] | None = None) -> Iterato
     Bit-exact for the lossless intermediate; a delivered file is converted with the matrix it is tagged with. One
     frame is in memory at a time. Raises: MediaError when the file cannot be read to its end.
     """
+    import torch  # not at the top: processes that never load it try out ffmpeg
+
     with open_media(path) as container:
         for index, frame in enumerate(container.decode(video_stream(container))):
             if indices is None or index in indices:

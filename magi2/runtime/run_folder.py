@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
-from magi2.errors import ConfigError, InfrastructureError
+from magi2.files import private_folder
 
 
 def run_folder(folder: Path | None = None) -> Path:
@@ -17,15 +16,4 @@ def run_folder(folder: Path | None = None) -> Path:
     Raises: ConfigError when it is a link, no folder or another user's; InfrastructureError when it cannot be made.
     """
     path = (folder or Path(f"/tmp/magi2-{os.getuid()}")).absolute()
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = path.lstat()
-    except FileExistsError as error:
-        raise ConfigError(f"{path}: is not a folder") from error
-    except OSError as error:
-        raise InfrastructureError(f"{path}: {error.strerror}") from error
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
-        raise ConfigError(f"{path}: is a link or belongs to another user, so locks in it prove nothing")
-    if stat.S_IMODE(state.st_mode) & 0o077:
-        path.chmod(0o700)
-    return path
+    return private_folder(path, "locks in it prove nothing")

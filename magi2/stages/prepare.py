@@ -14,7 +14,7 @@ from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
-from magi2.media.ffmpeg import find_ffmpeg
+from magi2.media.fitness import fit_ffmpeg
 from magi2.recipes.load import endpoint_settings, recipe_book
 from magi2.stages.context import StageContext
 from magi2.stages.layouts import check_layout
@@ -40,8 +40,7 @@ def prepare(
     `team` is this rank's, whose device is open; by default it works alone. Raises: ConfigError, CheckpointError,
     MissingToolError or InfrastructureError, whichever is met first.
     """
-    ffmpeg = find_ffmpeg(settings.ffmpeg)
-    ffmpeg.require(profile.delivery.encoder, "ffv1", "aac")
+    ffmpeg = fit_ffmpeg(settings.ffmpeg, profile.delivery)
     weights = CheckpointFolder(settings.checkpoint_root())
     weights.require(required_components(profile, clips))
     team = team or Team.alone(open_device(settings))

@@ -91,15 +91,20 @@ class PlanOperator(Magi2Operator):
         from magi2.batches.plan import save_plan
         from magi2.deployment import Deployment
         from magi2.jobs.recorder import CatalogRecorder
+        from magi2.media.fitness import fit_ffmpeg
 
         deployment = Deployment.from_environment()
         store = deployment.store_to_render()
         with TemporaryDirectory() as scratch:
             plan = self._plan(deployment, context, Path(scratch))
+            deliveries = {profile.delivery for profile in plan.profiles.values()}
+            ffmpeg = fit_ffmpeg(deployment.settings.ffmpeg, *deliveries)
             save_plan(plan, store)
         CatalogRecorder.of(deployment).on_plan(plan)
         self.batch_id = plan.batch_id
         context["ti"].xcom_push(key="batch_id", value=plan.batch_id)
+        if ffmpeg.passed_over:
+            logger.warning("%s is used, since %s", ffmpeg.path, ffmpeg.passed_over)
         for row in plan.refused:
             logger.error("refused row %d: %.200s", row.number, row.reason)
         counts = (plan.batch_id, plan.clips, len(plan.cached), len(plan.refused), len(plan.shards))

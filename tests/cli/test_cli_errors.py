@@ -117,6 +117,11 @@ FAKE_FFMPEG = {
     "broken": ("#!/bin/sh\necho cannot load library >&2\nexit 1\n", "exits with 1: cannot load library"),
     "another program": ("#!/bin/sh\necho hello\n", "is not ffmpeg: it answers 'hello"),
     "without an encoder": (f'#!/bin/sh\n"{FFMPEG}" "$@" | grep -v libx264\n', "has no encoder libx264"),
+    "older than 5.1": (
+        f"""#!/bin/sh\ncase "$*" in *-fps_mode*) echo "Unrecognized option 'fps_mode'." >&2; exit 1;; esac
+        exec "{FFMPEG}" "$@"\n""",
+        "makes no clips: deliver clip.mp4: ffmpeg exits with 1: Unrecognized option 'fps_mode'",
+    ),
     "without FFV1": (f'#!/bin/sh\n"{FFMPEG}" "$@" | grep -v ffv1\n', "has no encoder ffv1"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -76,6 +77,21 @@ def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monke
     assert "make-tiny" in bad["weights"]
     assert "set it to cpu" in bad["accelerator"]
     assert "Traceback" not in said.err
+
+
+@pytest.mark.slow
+def test_an_unfit_ffmpeg_of_the_system_is_passed_over_in_one_line(
+    magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "bin" / "ffmpeg"
+    system.parent.mkdir()
+    system.write_text("#!/bin/sh\nexit 1\n")
+    system.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{system.parent}:{os.environ['PATH']}")
+    works, says = findings_of(magi2("doctor", "--profile", "tiny", "--json"))["ffmpeg"]
+    assert works is True and f"passed over: {system} -version exits with 1" in says
+    said = magi2("stage", "enhance", "-p", "x", "--profile", "tiny-preview")
+    assert [str(system) in line for line in said.error_lines if "warning" in line] == [True]
 
 
 @pytest.mark.slow

@@ -65,7 +65,8 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog config deployment errors inputs jobs recipes report runtime stages.layouts types",
+        "artifacts batches catalog config deployment errors inputs jobs media.fitness recipes report runtime "
+        "stages.layouts types",
         "airflow magi2",
     ),
     Row(
@@ -99,7 +100,8 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config deployment errors inputs jobs.render media.ffmpeg "
+        "artifacts batches catalog checkpoints config deployment errors inputs jobs.render media.delivery "
+        "media.fitness "
         "platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
@@ -123,7 +125,7 @@ TABLE = [
     Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
     # The database, and the gate that asks it whether work may go on.
     Row("magi2.catalog", "artifacts batches config errors files types", "alembic psycopg2 sqlalchemy"),
-    Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors runtime.job"),
+    Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors files runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
@@ -159,7 +161,7 @@ TABLE = [
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),
-    Row("magi2.media", "errors files", "PIL av ffmpeg torch", heavy=True),
+    Row("magi2.media", "errors files media", "PIL torch", heavy=True),
     Row("magi2.sampling", "errors types", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
     Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
@@ -167,6 +169,12 @@ TABLE = [
     Row("magi2.parallel", "errors", "torch", heavy=True),
     Row("magi2.platform", "errors", "torch", heavy=True),
     # What of that is read where nothing is computed: settings of models, layouts of ranks, files.
+    Row(
+        "magi2.media.fitness magi2.media.lossless magi2.media.deliver magi2.media.audio magi2.media.probe "
+        "magi2.media.reading",
+        "errors files media.delivery media.ffmpeg",
+        "av ffmpeg torch",
+    ),
     Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
     Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from magi2.catalog import BatchState
-from magi2.errors import ConfigError, InputError
+from magi2.errors import ConfigError, InputError, MissingToolError
 from magi2_airflow.plan import PlanOperator
 from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
@@ -125,6 +125,15 @@ def test_file_and_earlier_batch_exclude_each_other(
 ) -> None:
     with pytest.raises(InputError, match="either"):
         plan(task, **arguments)
+
+
+def test_an_ffmpeg_that_cannot_deliver_stops_the_batch_before_it_begins(
+    deployment: Deployment, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGI2_FFMPEG", "/bin/false")
+    with pytest.raises(MissingToolError, match="/bin/false"):
+        plan(task, batch=str(deployment.batch(KITE)))
+    assert not list(deployment.store.list_documents("batches"))
 
 
 def test_large_batch_stays_within_the_limits_of_xcom(deployment: Deployment, task: Task) -> None:
