@@ -9,7 +9,7 @@ import typer
 from rich.logging import RichHandler
 
 from magi2 import __version__
-from magi2.cli import batches, catalog, checkpoint, doctor, profile, render, report, rerun, status
+from magi2.cli import airflow, batches, catalog, checkpoint, doctor, profile, render, report, rerun, status
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
@@ -32,6 +32,7 @@ app.command("report")(report.report_command)
 app.command("status")(status.status_command)
 app.command("verify")(catalog.verify_command)
 app.command("doctor")(doctor.doctor_command)
+app.add_typer(airflow.app, name="airflow")
 app.add_typer(profile.app, name="profile")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(catalog.app, name="catalog")

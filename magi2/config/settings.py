@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from magi2.config.installed import installed_folder
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError
 
-_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _TEST_PREFIX = "MAGI2_TEST_"
 
 
@@ -36,7 +36,7 @@ class Settings:
     """Further folders from which runs in Airflow read batch files, prompts and images (MAGI2_INPUT_ROOTS)."""
     airflow_home: Path = field(default_factory=lambda: Path.home() / "airflow")
     """Airflow's own folder, from which no input is read (AIRFLOW_HOME)."""
-    configs: Path = _CONFIGS
+    configs: Path = field(default_factory=lambda: installed_folder("configs"))
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
     airflow_url: str | None = None
     """Address of Airflow's API server, for `magi2 rerun` (MAGI2_AIRFLOW_URL)."""

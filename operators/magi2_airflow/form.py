@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from airflow.sdk import Param
 
+from magi2.config.installed import installed_folder
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
 from magi2.inputs.text import NAME_PATTERN
 from magi2.types import StageName
 
-PROFILES = sorted(path.stem for path in Path(__file__).parents[2].glob("configs/profiles/[!_]*.yaml"))
+PROFILES = sorted(path.stem for path in installed_folder("configs").glob("profiles/[!_]*.yaml"))
 
 RENDER_PARAMS = {
     "batch": Param(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from magi2_airflow.configuration import SECTION, export_section
 from magi2_airflow.mount import MOUNT, STATIC
 
 Message = MutableMapping[str, Any]
@@ -44,3 +45,8 @@ class RendersPlugin(AirflowPlugin):
     name = "magi2_renders"
     fastapi_apps = [{"app": serve, "url_prefix": MOUNT, "name": NAME}]  # noqa: RUF012  Airflow's form
     react_apps = [react_app(*place) for place in ROUTES.items()]  # noqa: RUF012
+
+    @classmethod
+    def on_load(cls, *arguments: Any, **options: Any) -> None:
+        """Every process of Airflow's that loads plugins, tasks among them, knows the section [magi2]."""
+        export_section(lambda name: conf.get(SECTION, name, fallback=None))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+NOTIFIERS = ("BatchFinished", "FailureLimitPassed")
 LINKS = ("ClipsLink", "ManifestLink", "ReportLink", "LogLink")
 
 
 def get_provider_info() -> dict[str, Any]:
     """Entry point `apache_airflow_provider`."""
     from magi2 import __version__
+    from magi2_airflow.configuration import config_section
 
     return {
         "package-name": "magi2",
@@ -17,4 +19,6 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Batch renderer for MAGI-2 Preview: lists of prompts to ten-second clips with sound",
         "versions": [__version__],
         "extra-links": [f"magi2_airflow.links.{name}" for name in LINKS],
+        "notifications": [f"magi2_airflow.notifiers.{name}" for name in NOTIFIERS],
+        "config": config_section(),
     }

@@ -65,8 +65,8 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog config deployment errors inputs jobs media.fitness recipes report runtime "
-        "stages.layouts types",
+        "artifacts batches catalog config deployment errors inputs jobs media.fitness recipes report "
+        "runtime stages.layouts types",
         "airflow magi2",
     ),
     Row(
@@ -101,8 +101,7 @@ TABLE = [
     Row(
         "magi2.cli",
         "artifacts batches catalog checkpoints config deployment errors inputs jobs.render media.delivery "
-        "media.fitness "
-        "platform prompts recipes report stages types",
+        "media.fitness platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
