@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
+from typing import Self, TypeVar
 
+from magi2.artifacts.blobs import Blob
+from magi2.artifacts.damage import look_twice
 from magi2.artifacts.disk import last_change, remove_tree
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
+from magi2.artifacts.quarantine import Quarantine
 from magi2.artifacts.recipe import check_stage, sha256_file
 from magi2.artifacts.store import (
     ARTIFACTS,
@@ -39,74 +40,18 @@ from magi2.files import disk_errors
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _MEMBER_PATTERN = re.compile(rf"{ARTIFACTS}/([a-z][a-z0-9_]*)/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})/([^/]+)")
 
 
-@dataclass(frozen=True)
-class Blob:
-    """A stored file or object: its name, relative to the store, and when it got there (seconds since 1970)."""
-
-    name: str
-    changed_at: float
-
-
-class BlobStore(ABC):
-    """An `ArtifactStore` over named blobs. `scratch` is a local folder; `clock` gives seconds since 1970."""
-
-    def __init__(self, scratch: Path, clock: Callable[[], float] = time.time) -> None:
-        self._scratch = scratch
-        self._clock = clock
-
-    # -- what a store of one kind says; all raise InfrastructureError --------------------------------------------
-
-    @abstractmethod
-    def _place(self, name: str) -> str:
-        """Where a blob lies, for people."""
-
-    @abstractmethod
-    def _read(self, name: str) -> bytes | None:
-        """The content of a small blob, or None when there is none."""
-
-    @abstractmethod
-    def _size(self, name: str) -> int | None:
-        """The bytes of a blob, or None when there is none."""
-
-    @abstractmethod
-    def _upload(self, path: Path, name: str, sha256: str) -> None:
-        """Store a local file of this digest, durably, under a name that nobody else has. The file stays."""
-
-    @abstractmethod
-    def _download(self, name: str) -> Path | None:
-        """A local file with the blob's content, or None when there is none."""
-
-    @abstractmethod
-    def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
-        """An address of a blob that is there, for whoever has no credentials; to be kept as a file, if named."""
-
-    @abstractmethod
-    def _create(self, name: str, content: bytes) -> bool:
-        """Store a blob whole and durably unless there is one of this name. Whether it was this call."""
-
-    @abstractmethod
-    def _replace(self, name: str, content: bytes) -> None:
-        """Store a blob whole and durably, whatever there was."""
-
-    @abstractmethod
-    def _delete(self, name: str) -> None:
-        """Delete a blob if there is one."""
-
-    @abstractmethod
-    def _list(self, prefix: str) -> Iterator[Blob]:
-        """The blobs in a folder and below, those of one folder together, in order of their names."""
-
-    def _abort_uploads(self, latest: float, *, dry_run: bool) -> list[str]:
-        """Abort uploads begun at `latest` or before and never ended; their blobs' names. Most kinds have none."""
-        return []
+class BlobStore(Quarantine):
+    """An `ArtifactStore` over named blobs."""
 
     # -- the promises of ArtifactStore ---------------------------------------------------------------------------
 
     def find(self, stage: str, key: str) -> Manifest | None:
-        return self._checked(stage, key, lambda manifest: manifest.payloads.values())
+        return self._twice(lambda store: store._checked(stage, key, lambda manifest: manifest.payloads.values()))
 
     @contextmanager
     def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
@@ -130,27 +75,20 @@ class BlobStore(ABC):
             for name, payload in payloads.items():
                 self._upload(files[name], f"{prefix}/{payload.file}", payload.sha256)
             winner = self._create_manifest(manifest)
-        finally:
-            self._withdraw_unpublished(manifest)
+        except BaseException:
+            self._withdraw_unless_published(manifest)
+            raise
+        self._withdraw(manifest, winner)
         with disk_errors(self._scratch):
             for path in files.values():
                 path.unlink(missing_ok=True)
         return winner
 
     def fetch(self, stage: str, key: str, name: str) -> Path:
-        blob, payload = self._published(stage, key, name)
-        place = self._place(blob)
-        path = self._download(blob)
-        if path is None:
-            raise CorruptedArtifactError(f"{place}: was removed while being read")
-        with disk_errors(path):
-            found = sha256_file(path)
-        if found != payload.sha256:
-            raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
-        return path
+        return self._twice(lambda store: store._fetch(stage, key, name))
 
     def link(self, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None = None) -> str:
-        blob, _ = self._published(stage, key, name)
+        blob, _ = self._twice(lambda store: store._published(stage, key, name))
         return self._link(blob, expires, None if save_as is None else check_payload_name(save_as))
 
     def keys(self, stage: str) -> Iterator[str]:
@@ -182,7 +120,8 @@ class BlobStore(ABC):
             old = [path for path in entries if last_change(path) <= latest]
         if not dry_run:
             for name in blobs:
-                self._delete(name)
+                if self._is_orphan(name):
+                    self._delete(name)
             with disk_errors(self._scratch):
                 for path in old:
                     remove_tree(path)
@@ -199,8 +138,9 @@ class BlobStore(ABC):
                 return standing
         return content
 
-    def get_document(self, name: str) -> bytes | None:
-        return self._read(str(document_path(name)))
+    def get_document(self, name: str, *, fresh: bool = False) -> bytes | None:
+        blob = str(document_path(name))
+        return self._uncached()._read(blob) if fresh else self._twice(lambda store: store._read(blob))
 
     def remove_document(self, name: str) -> None:
         self._delete(str(document_path(name)))
@@ -225,6 +165,22 @@ class BlobStore(ABC):
         return not any(True for folder in (DOCUMENTS, ARTIFACTS) for _ in self._list(folder))
 
     # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _twice(self, look: Callable[[Self], T]) -> T:
+        """What a look at the store finds; damage is believed when a second one, past all caches, finds it too."""
+        return look_twice(lambda fresh: look(self._uncached() if fresh else self))
+
+    def _fetch(self, stage: str, key: str, name: str) -> Path:
+        blob, payload = self._published(stage, key, name)
+        place = self._place(blob)
+        path = self._download(blob)
+        if path is None:
+            raise CorruptedArtifactError(f"{place}: was removed while being read")
+        with disk_errors(path):
+            found = sha256_file(path)
+        if found != payload.sha256:
+            raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
+        return path
 
     def _manifest(self, stage: str, key: str) -> Manifest | None:
         name = f"{artifact_prefix(stage, key)}/{MANIFEST_NAME}"
@@ -280,12 +236,20 @@ class BlobStore(ABC):
                 return winner
         return manifest
 
-    def _withdraw_unpublished(self, manifest: Manifest) -> None:
-        """Delete this attempt's payloads unless the manifest that stands names them, whatever the attempt was told."""
+    def _withdraw_unless_published(self, manifest: Manifest) -> None:
+        """Delete this attempt's payloads unless the manifest that stands names them, whatever the attempt was told.
+
+        Under a manifest that says nothing they stay, for a sweep.
+        """
         try:
-            standing = self._manifest(manifest.stage, manifest.key)
-        except CorruptedArtifactError:
-            standing = None  # the damaged one is another attempt's
+            standing = self._twice(lambda store: store._manifest(manifest.stage, manifest.key))
+        except CorruptedArtifactError as error:
+            logger.warning("payloads of a failed attempt are left for a sweep: %s", error)
+            return
+        self._withdraw(manifest, standing)
+
+    def _withdraw(self, manifest: Manifest, standing: Manifest | None) -> None:
+        """Delete an attempt's payloads that the manifest which stands does not name."""
         published = {payload.file for payload in standing.payloads.values()} if standing else set()
         prefix = artifact_prefix(manifest.stage, manifest.key)
         for payload in manifest.payloads.values():
@@ -304,3 +268,13 @@ class BlobStore(ABC):
                 continue
             named = {payload.file for payload in manifest.payloads.values()} if manifest else set()
             yield from (blob for blob, member in group if member[4] not in named)
+
+    def _is_orphan(self, name: str) -> bool:
+        """Whether, at a second look, no manifest names the file of an attempt."""
+        _, stage, _, key, file_name = name.split("/")
+        try:
+            manifest = self._uncached()._manifest(stage, key)
+        except CorruptedArtifactError as error:
+            logger.warning("left as it is: %s", error)
+            return False
+        return manifest is None or file_name not in {payload.file for payload in manifest.payloads.values()}

@@ -54,6 +54,15 @@ def place_file(source: Path, target: Path, *, root: Path) -> None:
         sync_file(target)
 
 
+def forget_pages(path: Path) -> None:
+    """Have the next reader read a file from its disk or server, and not from this host's memory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
 def remove_if_empty(folder: Path) -> None:
     """Remove a folder unless something is in it or it is gone."""
     with suppress(OSError):

@@ -13,11 +13,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
-from magi2.artifacts.base import Blob, BlobStore
-from magi2.artifacts.disk import last_change, link_file, place_file, remove_if_empty, rename_file
+from magi2.artifacts.base import BlobStore
+from magi2.artifacts.blobs import Blob
+from magi2.artifacts.disk import forget_pages, last_change, link_file, place_file, remove_if_empty, rename_file
 from magi2.artifacts.store import new_attempt
 from magi2.errors import InfrastructureError
 from magi2.files import disk_errors, sync_file, sync_folder, write_durably
@@ -32,6 +35,7 @@ class LocalStore(BlobStore):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root = root.absolute()
         super().__init__(self.root / SCRATCH, clock)
+        self._reads_disk = False
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
@@ -67,6 +71,8 @@ class LocalStore(BlobStore):
     def _read(self, name: str) -> bytes | None:
         with disk_errors(self.root / name):
             try:
+                if self._reads_disk:
+                    forget_pages(self.root / name)
                 return (self.root / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
@@ -87,7 +93,13 @@ class LocalStore(BlobStore):
             sync_folder(target.parent)
 
     def _download(self, name: str) -> Path | None:
-        return None if self._size(name) is None else self.root / name
+        path = self.root / name
+        if self._size(name) is None:
+            return None
+        if self._reads_disk:
+            with disk_errors(path), suppress(FileNotFoundError):
+                forget_pages(path)
+        return path
 
     def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         return (self.root / name).as_uri()
@@ -107,6 +119,20 @@ class LocalStore(BlobStore):
         with disk_errors(target), self._temporary(content) as source:
             rename_file(source, target, root=self.root)
             sync_folder(target.parent)
+
+    def _copy(self, name: str, target: str) -> bool:
+        with disk_errors(self.root / target):
+            try:
+                link_file(self.root / name, self.root / target, root=self.root)
+            except FileNotFoundError:
+                return False
+            sync_folder((self.root / target).parent)
+        return True
+
+    def _uncached(self) -> Self:
+        twin = copy(self)
+        twin._reads_disk = True
+        return twin
 
     def _delete(self, name: str) -> None:
         path = self.root / name

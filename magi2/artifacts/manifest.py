@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from magi2 import __version__
+from magi2.artifacts.damage import what_came
 from magi2.artifacts.recipe import JSON, Recipe, canonical, is_digest
 from magi2.artifacts.tensors import TensorSpec
 from magi2.errors import CorruptedArtifactError, InputError
@@ -181,7 +182,7 @@ def _parse(data: bytes, place: str) -> Any:
     try:
         return json.loads(data.decode(), parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise CorruptedArtifactError(f"{place}: not a manifest: {error}") from error
+        raise CorruptedArtifactError(f"{place}: not a manifest: {error}; it has {what_came(data)}") from error
 
 
 def _expect(kind: type[T]) -> Callable[[Any, str], T]:

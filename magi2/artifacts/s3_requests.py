@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from minio import Minio
 from minio.credentials import Provider
 from minio.error import MinioException, S3Error
 from minio.helpers import check_bucket_name, check_object_name
+from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
 
 from magi2.errors import MAX_REASON, ConfigError, InfrastructureError, cut
 
@@ -33,6 +36,14 @@ class BegunUpload:
     name: str
     upload_id: str
     begun_at: float
+
+
+class PastCaches(PoolManager):
+    """Connections whose requests no cache on the way may answer. The headers are not signed: a proxy may take them."""
+
+    def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
+        headers = {**(options.pop("headers", None) or {}), "Cache-Control": "no-cache", "Pragma": "no-cache"}
+        return super().urlopen(method, url, redirect, headers=headers, **options)
 
 
 @contextmanager
@@ -71,9 +82,15 @@ def says_absent(error: S3Error) -> bool:
     return error.code in _ABSENT and not _is_page(error)
 
 
+def foreign_type(response: BaseHTTPResponse) -> str | None:
+    """The kind of an answer's content where that is a web page's, as a proxy gives; no store keeps any."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind if "html" in kind else None
+
+
 def _is_page(error: S3Error) -> bool:
     """Whether the SDK took the bare status of a proxy's page, as HEAD gives it, for an S3 server's error."""
-    return "html" in error.response.headers.get("content-type", "")
+    return foreign_type(error.response) is not None
 
 
 def _line(place: str, text: str) -> str:

@@ -5,6 +5,7 @@ Layout, the same on disk and in a bucket:
     artifacts/<stage>/<key[:2]>/<key>/<stem>.<attempt>.<suffix>    payloads, their attempt's random token in the name
     artifacts/<stage>/<key[:2]>/<key>/manifest.json                written last and create-only
     documents/<name>                                               reports, replaced as a whole
+    quarantine/<moment>-<token>/<name>                             what was damaged, see `magi2.artifacts.quarantine`
 
 A payload's file name carries its attempt, so two writers of one artifact never touch each other's files: the loser
 takes away its own, and a removal only ever deletes what the removed manifest named.
@@ -16,7 +17,8 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -39,13 +41,29 @@ NamedLocks = Callable[[str], AbstractContextManager[None]]
 """What makes a lock of a name, held inside its context by one writer of all there are."""
 
 
+@dataclass(frozen=True)
+class Condemned:
+    """Something in quarantine: its folder there, what it was, when, why and by whom it was moved, and its size."""
+
+    place: str
+    what: str
+    at: datetime
+    why: str
+    by: str
+    size_bytes: int
+
+    def to_json(self) -> dict[str, str | int]:
+        """The same as JSON values."""
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
 class ArtifactStore(Protocol):
     """Finished artifacts by stage and key, and documents by name.
 
     An artifact exists when its manifest does and never changes. Every method may be called by many threads and
     processes at once. All raise InputError for a stage, key or name that is none, InfrastructureError (retryable)
-    when disk or network fail, CorruptedArtifactError when what is stored is not what was published; a corrupted
-    artifact goes away by `remove`, after which `publish` makes it anew.
+    when disk or network fail, CorruptedArtifactError when what is stored is not what was published and a second look
+    past all caches says so too; a corrupted artifact goes away by `condemn`, after which `publish` makes it anew.
     """
 
     @property
@@ -98,6 +116,22 @@ class ArtifactStore(Protocol):
         """Remove an artifact and say whether it was there. The manifest goes first: half removed is no artifact."""
         ...
 
+    def condemn(self, stage: str, key: str, *, why: str) -> bool:
+        """Move a damaged artifact to quarantine, with a note, and say whether there was one."""
+        ...
+
+    def condemn_document(self, name: str, *, why: str) -> bool:
+        """Move a damaged document to quarantine, with a note, and say whether there was one."""
+        ...
+
+    def condemned(self) -> Iterator[Condemned]:
+        """What is in quarantine, in order of its coming there."""
+        ...
+
+    def expire_condemned(self, *, older_than_days: float, dry_run: bool = False) -> list[str]:
+        """Delete what was condemned so long ago, and say which places in quarantine that are."""
+        ...
+
     def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
         """Delete what dead attempts and interrupted removals left, and say which; foreign files are left alone."""
         ...
@@ -110,8 +144,8 @@ class ArtifactStore(Protocol):
         """Store a document unless there is one of this name; the content that stands, of whoever was first."""
         ...
 
-    def get_document(self, name: str) -> bytes | None:
-        """A document's content, or None."""
+    def get_document(self, name: str, *, fresh: bool = False) -> bytes | None:
+        """A document's content, or None; `fresh` reads it past all caches, for a second look at what seems damaged."""
         ...
 
     def remove_document(self, name: str) -> None:

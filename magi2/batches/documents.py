@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from magi2.artifacts.damage import look_twice, what_came
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.schema import (
     VERSION,
@@ -150,13 +151,17 @@ def find_document(store: ArtifactStore, name: str, kind: type[T]) -> T | None:
     Raises: CorruptedArtifactError naming the document and the field when it is no such document, InputError when a
     newer version of this program wrote it.
     """
-    data = store.get_document(name)
+    return look_twice(lambda fresh: _find_document(store, name, kind, fresh=fresh))
+
+
+def _find_document(store: ArtifactStore, name: str, kind: type[T], *, fresh: bool) -> T | None:
+    data = store.get_document(name, fresh=fresh)
     if data is None:
         return None
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptedArtifactError(f"{name}: not a JSON document: {error}") from error
+        raise CorruptedArtifactError(f"{name}: not a JSON document: {error}; it has {what_came(data)}") from error
     version = content.get("version", 1) if isinstance(content, dict) else 1
     if type(version) is not int or version < 1:
         raise CorruptedArtifactError(f"{name}: version: {version!r:.80} is no version, expected 1 to {VERSION}")

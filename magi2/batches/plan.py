@@ -1,7 +1,6 @@
 """Planning a batch: which clips, what is in the store already, which shards; written to the store, torch-free.
 
-Reference images go to images/<sha256>, so that no host and no rerun needs the original file; for the rest see
-`magi2.batches.documents`.
+For the documents see `magi2.batches.documents`, for reference images `magi2.batches.images`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import Literal
@@ -27,6 +25,7 @@ from magi2.batches.documents import (
     shard_name,
     write_document,
 )
+from magi2.batches.images import image_name, read_image
 from magi2.batches.schema import (
     BatchDocument,
     ClipDocument,
@@ -39,7 +38,7 @@ from magi2.batches.schema import (
 from magi2.config.load import require_named_files
 from magi2.config.price import check_budget
 from magi2.config.profile import Profile
-from magi2.errors import ContractError, InputError
+from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
 from magi2.recipes.book import RecipeBook
@@ -203,7 +202,7 @@ def save_plan(plan: BatchPlan, store: ArtifactStore, *, with_images: bool = True
     """
     clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)] if with_images else []
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
-        store.put_document(f"images/{figure.sha256}", read_unchanged(figure.path, figure.sha256))
+        store.put_document(image_name(figure.sha256), read_unchanged(figure.path, figure.sha256))
     for shard in plan.shards:
         document = ShardDocument(
             batch_id=plan.batch_id,
@@ -244,10 +243,10 @@ def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:
     for figure in clip.figures:
         target = scratch / f"{figure.sha256}{figure.path.suffix}"
         if not target.exists():
-            content = store.get_document(f"images/{figure.sha256}")
-            if content is None or sha256(content).hexdigest() != figure.sha256:
-                fault = "is not in the store" if content is None else "is damaged in the store"
-                raise ContractError(f"clip {clip.short_id}: image {figure.sha256[:12]} {fault}", hint="plan it again")
+            try:
+                content = read_image(store, figure.sha256)
+            except CorruptedArtifactError as error:
+                raise ContractError(f"clip {clip.short_id}: {error}", hint="plan it again") from error
             with partial_file(target) as partial:
                 partial.write_bytes(content)
         figures.append(replace(figure, path=target))

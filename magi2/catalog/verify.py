@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from sqlalchemy import Connection, select
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import batch_folder, batch_ids
+from magi2.batches.images import image_digests, image_name, read_image
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import find_mismatch
@@ -28,7 +29,8 @@ def verify(
 
     Every manifest must be readable, its payloads there with their sizes and, with `digests`, their SHA-256, which
     reads every byte; every file must belong to a manifest, every manifest and batch document to a row and every row
-    to one of them. A clip that is done is backed by an artifact's row, which the database itself sees to.
+    to one of them; the reference images of every batch must be there and, with `digests`, be those. A clip that is done
+    is backed by an artifact's row, which the database itself sees to.
     """
     if mismatch := find_mismatch(store, catalog):
         yield Problem(ProblemKind.FOREIGN, store.url, mismatch)
@@ -36,7 +38,10 @@ def verify(
         yield from _check_artifact(store, catalog, pair, digests=digests)
     for name in store.sweep(older_than_hours=orphan_age_hours, dry_run=True):
         yield Problem(ProblemKind.ORPHAN, name, "no manifest names this file")
-    yield from _check_batches(store, catalog)
+    images = set(image_digests(store))
+    yield from _check_batches(store, catalog, images)
+    for digest in sorted(images) if digests else ():
+        yield from _check_image(store, digest)
 
 
 def _check_artifact(store: ArtifactStore, catalog: Catalog, pair: Pair, *, digests: bool) -> Iterator[Problem]:
@@ -64,19 +69,29 @@ def _check_digests(store: ArtifactStore, pair: Pair, names: list[str]) -> Iterat
             yield Problem(ProblemKind.DAMAGED, pair.place, str(error))
 
 
-def _check_batches(store: ArtifactStore, catalog: Catalog) -> Iterator[Problem]:
+def _check_image(store: ArtifactStore, digest: str) -> Iterator[Problem]:
+    try:
+        read_image(store, digest)
+    except CorruptedArtifactError as error:
+        yield Problem(ProblemKind.DAMAGED, image_name(digest), str(error))
+
+
+def _check_batches(store: ArtifactStore, catalog: Catalog, images: Set[str]) -> Iterator[Problem]:
     stored = set()
     for batch_id in batch_ids(store):
         stored.add(batch_id)
         place = batch_folder(batch_id)
         try:
-            planned = read_batch(store, batch_id).clips.keys()
+            clips = read_batch(store, batch_id).clips
         except CorruptedArtifactError as error:
             yield Problem(ProblemKind.DAMAGED, place, str(error))
             continue
         if catalog.batches.get(batch_id) is None:
             yield Problem(ProblemKind.NOT_INDEXED, place, "the catalog does not list this batch")
             continue
+        planned = clips.keys()
+        for figure in {figure.sha256 for each in clips.values() for figure in each.clip.figures} - images:
+            yield Problem(ProblemKind.DAMAGED, image_name(figure), f"a reference image of {place} is not in the store")
         known = catalog.database.read(_clip_ids, batch_id)
         untried = catalog.database.read(untried_clips, batch_id)
         if missing := planned - known:

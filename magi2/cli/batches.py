@@ -72,7 +72,9 @@ def gc_command(
     delete: bool = typer.Option(False, "--delete", help="Really remove; otherwise only say what would go."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Remove old artifacts that no undelivered clip needs; a dry run unless --delete is given."""
+    """Remove old artifacts that no undelivered clip needs, and what has been in quarantine for MAGI2_QUARANTINE_DAYS; a
+    dry run unless --delete is given.
+    """
     from magi2.batches.retention import RetentionPolicy, collect_garbage
     from magi2.config.strict import nearest
     from magi2.deployment import Deployment
@@ -85,10 +87,12 @@ def gc_command(
     deployment.require_match(dry_run=not delete)
     policy = RetentionPolicy(keep_days={StageName(stage): days}, batch_id=batch)
     report = collect_garbage(deployment.store, policy=policy, dry_run=not delete)
+    quarantine_days = deployment.settings.quarantine_days
+    expired = deployment.store.expire_condemned(older_than_days=quarantine_days, dry_run=not delete)
     if as_json:
         removed = [[name.value, key] for name, key in report.removed]
         freed = {"dry_run": report.dry_run, "removed": removed, "freed_bytes": report.freed_bytes}
-        print_json({**freed, "unreadable": sorted(report.unreadable)})
+        print_json({**freed, "unreadable": sorted(report.unreadable), "expired": expired})
         return
     for reason in report.unreadable.values():
         errors.print(f"left out, with all that it names: {reason}", style="yellow")
@@ -97,3 +101,5 @@ def gc_command(
         f"{verb} {len(report.removed)} {stage} artifacts, {report.freed_bytes / 1e9:.3f} GB; "
         f"{report.kept_needed} stay because their clip is not delivered"
     )
+    if expired:
+        results.print(f"{verb} {len(expired)} damaged from quarantine, after {quarantine_days:g} days there")

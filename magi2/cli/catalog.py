@@ -58,7 +58,10 @@ def verify_command(
     digests: bool = typer.Option(True, help="Compare every payload with its SHA-256, which reads every byte."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Check that every manifest's files are there and whole, and that store and catalog say the same."""
+    """Check that every manifest's files and every reference image are there and whole, and that store and catalog say
+    the same; list what is in quarantine, which is no problem any more.
+    """
+    from magi2.batches.images import image_digests
     from magi2.catalog.verify import verify
     from magi2.deployment import Deployment
 
@@ -69,10 +72,18 @@ def verify_command(
         if not as_json:
             _print_problem(problem)
     artifacts = sum(number for number, _ in deployment.catalog.artifacts.totals().values())
+    images, condemned = sum(1 for _ in image_digests(deployment.store)), list(deployment.store.condemned())
     if as_json:
-        print_json({"artifacts": artifacts, "problems": [asdict(problem) for problem in problems]})
+        found = {
+            "problems": [asdict(problem) for problem in problems],
+            "quarantine": [each.to_json() for each in condemned],
+        }
+        print_json({"artifacts": artifacts, "images": images, **found})
     else:
-        results.print(f"{artifacts} artifacts in the catalog, {len(problems)} problems")
+        for each in condemned:
+            results.print(f"{'quarantine':<12}{each.place}: {each.what}, {each.at:%Y-%m-%d %H:%M} UTC: {each.why}")
+        held = f"{images} reference images, {len(condemned)} in quarantine"
+        results.print(f"{artifacts} artifacts in the catalog, {held}, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 

@@ -15,12 +15,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from magi2.cli.console import AS_JSON, errors, print_json, results, warn_of_mismatch
-from magi2.errors import InputError
+from magi2.errors import InputError, Magi2Error
 from magi2.report.plain import duration, plain
 
 if TYPE_CHECKING:
     from magi2.catalog import Catalog
     from magi2.config.price import Price
+    from magi2.deployment import Deployment
     from magi2.report.status import BatchStatus, ShardStatus
 
 REFRESH_S = 2.0
@@ -44,7 +45,7 @@ def status_command(
     found = _read(catalog, batch, price, limit)
     warn_of_mismatch(deployment)
     if as_json:
-        print_json(found[0].to_json() if batch else _overview_values(catalog, found))
+        print_json(found[0].to_json() if batch else _overview_values(deployment, found))
     elif watch and results.is_terminal:
         _follow(catalog, batch, price, limit)
     else:
@@ -52,7 +53,7 @@ def status_command(
             errors.print("there is no terminal here, so --watch shows the state once", style="yellow")
         results.print(_view(found, batch is not None, price))
         if batch is None:
-            _print_artifacts(catalog)
+            _print_artifacts(deployment)
 
 
 def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> list[BatchStatus]:
@@ -64,15 +65,30 @@ def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) 
     return recent_batches(catalog, price, limit=limit, at=now)
 
 
-def _overview_values(catalog: Catalog, found: Sequence[BatchStatus]) -> dict[str, object]:
-    totals = catalog.artifacts.totals()
+def _overview_values(deployment: Deployment, found: Sequence[BatchStatus]) -> dict[str, object]:
+    totals = deployment.catalog.artifacts.totals()
     artifacts = {stage: {"artifacts": number, "size_bytes": size} for stage, (number, size) in totals.items()}
-    return {"batches": [each.to_json() for each in found], "artifacts": artifacts}
+    held = _quarantine(deployment)
+    quarantine = None if held is None else {"count": held[0], "size_bytes": held[1]}
+    return {"batches": [each.to_json() for each in found], "artifacts": artifacts, "quarantine": quarantine}
 
 
-def _print_artifacts(catalog: Catalog) -> None:
-    for stage, (number, size) in catalog.artifacts.totals().items():
+def _print_artifacts(deployment: Deployment) -> None:
+    for stage, (number, size) in deployment.catalog.artifacts.totals().items():
         results.print(f"{stage:<10}{number} artifacts, {size / 1e9:.3f} GB")
+    held = _quarantine(deployment)
+    if held and held[0]:
+        results.print(f"quarantine {held[0]} damaged, {held[1] / 1e9:.3f} GB; magi2 verify lists them", style="yellow")
+
+
+def _quarantine(deployment: Deployment) -> tuple[int, int] | None:
+    """How many things are in quarantine and their bytes; None, and a line that says why, when the store is away."""
+    try:
+        sizes = [each.size_bytes for each in deployment.store.condemned()]
+    except Magi2Error as error:
+        errors.print(f"nobody knows what is in quarantine: {error}", style="yellow")
+        return None
+    return len(sizes), sum(sizes)
 
 
 def _follow(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> None:

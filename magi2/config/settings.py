@@ -54,6 +54,8 @@ class Settings:
     """How preview and refiner are spread over ranks, as in sp8.cfg1.ep4; by default all accelerators (MAGI2_LAYOUT)."""
     snapshot_every: int = 10
     """Denoising steps between two snapshots, which are what a kill costs at most; 0 for none (MAGI2_SNAPSHOT_EVERY)."""
+    quarantine_days: float = 30.0
+    """What was damaged is kept aside for so long (MAGI2_QUARANTINE_DAYS)."""
     price_per_accelerator_hour: float | None = None
     """What an hour of one accelerator costs; without it no cost is told (MAGI2_PRICE_PER_ACCELERATOR_HOUR)."""
     currency: str = "USD"
@@ -112,6 +114,8 @@ def _parse(variable: str, name: str, text: str) -> object:
         if not text.isdecimal():
             raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
         return int(text)
+    if name == "quarantine_days":
+        return _number(variable, text, "number of days")
     if name == "pe_timeout_s":
         return _number(variable, text, "number of seconds")
     if name == "price_per_accelerator_hour":

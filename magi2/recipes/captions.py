@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.errors import CorruptedArtifactError
 from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
-
-logger = logging.getLogger(__name__)
 
 CAPTION = "caption.json"
 FALLBACK = "enhancement_fallback"
@@ -33,15 +30,14 @@ def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | Non
     return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
 
 
-def fetch_or_remove(store: ArtifactStore, stage: str, key: str, name: str) -> Path:
+def fetch_or_condemn(store: ArtifactStore, stage: str, key: str, name: str) -> Path:
     """A verified local copy of a payload.
 
-    A damaged artifact is removed before CorruptedArtifactError goes on, so that the next run makes it anew instead of
-    failing on it for ever.
+    A damaged artifact goes to quarantine before CorruptedArtifactError goes on, so that the next run makes it anew
+    instead of failing on it for ever.
     """
     try:
         return store.fetch(stage, key, name)
-    except CorruptedArtifactError:
-        logger.error("artifact %s/%s is damaged and is removed", stage, key)
-        store.remove(stage, key)
+    except CorruptedArtifactError as error:
+        store.condemn(stage, key, why=str(error))
         raise

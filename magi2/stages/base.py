@@ -116,7 +116,7 @@ class Stage(ABC, Generic[Models]):
         return tuple(dict.fromkeys([*manifest.flags, *(product.flags if product else ())]))
 
     def obtain(self, recipe: Recipe, make: Callable[[Models, Path], Product]) -> tuple[Manifest, Product | None]:
-        """The artifact of `recipe`, and what had to be made for it. A damaged one is removed and made anew.
+        """The artifact of `recipe`, and what had to be made for it. A damaged one goes to quarantine and is made anew.
 
         A stage that is forced makes its artifact again, compares digests and leaves the stored one as it is.
         """
@@ -131,7 +131,7 @@ class Stage(ABC, Generic[Models]):
                 self.check_found(found)
         except CorruptedArtifactError as error:
             logger.error("artifact %s/%s is damaged and is made anew: %s", recipe.stage, recipe.key, error)
-            store.remove(recipe.stage, recipe.key)
+            store.condemn(recipe.stage, recipe.key, why=str(error))
             found = None
         if found is not None:
             return found, self._audit(found, make) if self.name in self.context.force else None

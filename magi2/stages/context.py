@@ -20,7 +20,7 @@ from magi2.platform import Accelerator
 from magi2.prompts.caption import Caption
 from magi2.prompts.client import EndpointSettings
 from magi2.recipes.book import RecipeBook
-from magi2.recipes.captions import CAPTION, caption_key, fetch_or_remove
+from magi2.recipes.captions import CAPTION, caption_key, fetch_or_condemn
 from magi2.stages.contracts import Contract, check_contract
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.team import Team
@@ -74,8 +74,8 @@ class StageContext:
         return chain[stage]
 
     def payload(self, stage: str, key: str, name: str) -> Path:
-        """A verified local copy of a payload, see `fetch_or_remove`."""
-        return fetch_or_remove(self.store, stage, key, name)
+        """A verified local copy of a payload, see `fetch_or_condemn`."""
+        return fetch_or_condemn(self.store, stage, key, name)
 
     def specs(self, recipe: Recipe, contract: Contract, clip: Clip) -> Mapping[str, TensorSpec]:
         """What the tensors of an artifact are, by its manifest alone.

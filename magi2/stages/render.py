@@ -12,7 +12,7 @@ from magi2 import platform
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import InputError
 from magi2.files import disk_errors, partial_file
-from magi2.recipes.captions import fetch_or_remove
+from magi2.recipes.captions import fetch_or_condemn
 from magi2.recipes.result import StageResult
 from magi2.stages.base import Stage
 from magi2.stages.context import StageContext
@@ -78,7 +78,7 @@ def export(store: ArtifactStore, outcome: Outcome, folder: Path) -> dict[str, Pa
         CONTACT_SHEET: folder / f"{short_id}.contact_sheet.jpg",
     }
     for name, target in targets.items():
-        stored = fetch_or_remove(store, StageName.MUX, key, name)
+        stored = fetch_or_condemn(store, StageName.MUX, key, name)
         with partial_file(target, InputError) as partial:
             shutil.copyfile(stored, partial)
     return targets

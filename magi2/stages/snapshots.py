@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from magi2.artifacts.damage import look_twice
 from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.store import ArtifactStore
 from magi2.artifacts.tensors import open_sealed, seal_tensors
@@ -46,14 +47,14 @@ def load_snapshot(
     """The tensors of the recipe's loop state on the host, or None when there is no snapshot that fits.
 
     `generator_state` tells where the clip's random stream stands inside the loop. A damaged or foreign snapshot is
-    named in the log and counts as none. Raises: InfrastructureError.
+    named in the log and counts as none; a damaged one goes to quarantine. Raises: InfrastructureError.
     """
     name = snapshot_name(recipe)
-    data = store.get_document(name)
-    if data is None:
-        return None
     try:
-        tensors, metadata = open_sealed(data, name)
+        opened = look_twice(lambda fresh: _open(store, name, fresh=fresh))
+        if opened is None:
+            return None
+        tensors, metadata = opened
         found, wanted = (metadata.get("format"), metadata.get("recipe")), (_FORMAT, recipe.key)
         if found != wanted:
             raise ContractError(f"{name}: is of format and recipe {found}, not {wanted}")
@@ -62,9 +63,16 @@ def load_snapshot(
             raise ContractError(f"{name}: its random stream is another, as of another kind of device")
     except (CorruptedArtifactError, ContractError) as error:
         logger.warning("a snapshot is not used, the clip starts anew: %s", error)
+        if isinstance(error, CorruptedArtifactError):
+            store.condemn_document(name, why=str(error))
         return None
     logger.info("%s: from step %d, saved under layout %s", name, int(tensors["step"]), metadata.get("layout"))
     return tensors
+
+
+def _open(store: ArtifactStore, name: str, *, fresh: bool) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    data = store.get_document(name, fresh=fresh)
+    return None if data is None else open_sealed(data, name)
 
 
 class SnapshotWriter:

@@ -12,7 +12,10 @@ LOG_HOURS = 14 * 24.0
 
 
 def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
-    """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.batches.retention`."""
+    """Remove lossless intermediates delivered more than `decode_days` ago; see `magi2.batches.retention`.
+
+    What has been in quarantine for MAGI2_QUARANTINE_DAYS goes too.
+    """
     from magi2.batches.retention import RetentionPolicy, collect_garbage
     from magi2.deployment import Deployment
     from magi2.types import StageName
@@ -23,8 +26,12 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
     report = collect_garbage(deployment.store, policy=policy, dry_run=dry_run)
     for stage, key in report.removed:
         logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
+    quarantine_days = deployment.settings.quarantine_days
+    expired = deployment.store.expire_condemned(older_than_days=quarantine_days, dry_run=dry_run)
+    for place in expired:
+        logger.info("%s %s", "would delete" if dry_run else "deleted", place)
     counts = {"removed": len(report.removed), "freed_bytes": report.freed_bytes, "needed": report.kept_needed}
-    return {**counts, "unreadable": sorted(report.unreadable)}
+    return {**counts, "expired": len(expired), "unreadable": sorted(report.unreadable)}
 
 
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:

@@ -53,7 +53,11 @@ def test_migrate_makes_a_server_usable(empty_url: URL, monkeypatch: pytest.Monke
         with pytest.raises(ConfigError, match="magi2 catalog migrate"):
             run("status")
     assert run("catalog", "migrate").exit_code == 0
-    assert values("status") == {"artifacts": {}, "batches": []}
+    assert values("status") == {
+        "artifacts": {},
+        "batches": [],
+        "quarantine": {"count": 0, "size_bytes": 0},
+    }
 
 
 def test_remote_store_without_an_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +72,28 @@ def test_rebuild_and_verify_tell_what_they_found(store: LocalStore) -> None:
     problems = run("verify")
     assert problems.exit_code == 1
     assert f"not_indexed mux/{manifest.key}" in problems.stdout
-    assert "0 artifacts in the catalog, 2 problems" in problems.stdout
+    assert "0 artifacts in the catalog, 0 reference images, 0 in quarantine, 2 problems" in problems.stdout
     assert [row["kind"] for row in values("verify", "--no-digests")["problems"]] == ["not_indexed", "not_indexed"]
     rebuilt = run("catalog", "rebuild")
     assert rebuilt.exit_code == 0
     assert "1 artifacts, 1 batches, 1 clips" in rebuilt.stdout
     sound = run("verify")
-    assert (sound.exit_code, sound.stdout) == (0, "1 artifacts in the catalog, 0 problems\n")
-    assert values("verify") == {"artifacts": 1, "problems": []}
+    counts = "1 artifacts in the catalog, 0 reference images, 0 in quarantine, 0 problems\n"
+    assert (sound.exit_code, sound.stdout) == (0, counts)
+    assert values("verify") == {"artifacts": 1, "images": 0, "problems": [], "quarantine": []}
+
+
+def test_quarantine_is_counted_and_listed_and_is_no_problem(store: LocalStore) -> None:
+    manifest = publish(store)
+    store.condemn("mux", manifest.key, why="its SHA-256 is another")
+    (found,) = store.condemned()
+    assert values("status")["quarantine"] == {"count": 1, "size_bytes": found.size_bytes}
+    assert "quarantine 1 damaged, 0.000 GB" in run("status").stdout
+    listed = run("verify")
+    assert listed.exit_code == 0
+    assert f"quarantine  {found.place}: mux/{manifest.key}" in listed.stdout
+    (value,) = values("verify")["quarantine"]
+    assert (value["what"], value["why"]) == (f"mux/{manifest.key}", "its SHA-256 is another")
 
 
 def test_unreadable_document_makes_rebuild_fail(store: LocalStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from magi2.catalog import Catalog, PlannedClip
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
-from magi2.types import ARTIFACT_FOLDERS
+from magi2.types import ARTIFACT_FOLDERS, FigureImage
 from tests.catalog.catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
 
 SHARED_STAGES = ("enhance", "preview", "mux")
@@ -74,6 +75,30 @@ def test_flipped_byte_is_found_when_digests_are_asked_for(
     ]
     assert "SHA-256" in problems[0].message
     assert str(path) in problems[0].message
+
+
+IMAGE = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of b"abc"
+
+
+@pytest.mark.parametrize(
+    ("content", "digests", "said"),
+    [
+        (b"abc", True, None),
+        (b"abd", True, "image ba7816bf8f01 is damaged in the store"),
+        (b"abd", False, None),
+        (None, False, "a reference image of batches/night is not in the store"),
+    ],
+)
+def test_reference_images_are_checked(
+    catalog: Catalog, store: LocalStore, content: bytes | None, digests: bool, said: str | None
+) -> None:
+    clip = replace(make_clip(1), figures=(FigureImage(1, Path("boat.png"), IMAGE),))
+    StoredPlan(store).save([[clip]])
+    enter(catalog, [clip])
+    if content is not None:
+        store.put_document(f"images/{IMAGE}", content)
+    problems = [(problem.kind, problem.place, problem.message) for problem in verify(store, catalog, digests=digests)]
+    assert problems == ([] if said is None else [(ProblemKind.DAMAGED, f"images/{IMAGE}", said)])
 
 
 def test_artifact_without_row_is_found(catalog: Catalog, store: LocalStore, manifests: list[Manifest]) -> None:

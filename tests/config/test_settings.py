@@ -33,7 +33,9 @@ def test_the_credential_never_shows() -> None:
     assert "s3cret" not in repr(Settings.from_environment({"MAGI2_PE_API_KEY": "s3cret"}))
 
 
-@pytest.mark.parametrize("variable", ["MAGI2_DETERMINISTIC", "MAGI2_PE_TIMEOUT_S", "MAGI2_SNAPSHOT_EVERY"])
+@pytest.mark.parametrize(
+    "variable", ["MAGI2_DETERMINISTIC", "MAGI2_PE_TIMEOUT_S", "MAGI2_SNAPSHOT_EVERY", "MAGI2_QUARANTINE_DAYS"]
+)
 def test_bad_values_name_the_variable(variable: str) -> None:
     with pytest.raises(ConfigError, match=variable):
         Settings.from_environment({variable: "perhaps"})

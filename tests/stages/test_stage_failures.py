@@ -204,7 +204,8 @@ def test_a_truncated_payload_is_made_anew_at_once(
     store = preview_render.copy(tmp_path / "store")
     key = damage(store, preview_render.outcomes[0], stage, name, truncate)
     assert_healed(made_until(reader, store, preview_render, tiny_checkpoint), store, preview_render)
-    assert f"artifact {stage}/{key} is damaged" in caplog.text
+    assert f"{stage}/{key} is moved to {store / 'quarantine'}" in caplog.text
+    assert [each.what for each in LocalStore(store).condemned()] == [f"{stage}/{key}"]
 
 
 def test_a_flipped_byte_in_a_caption_never_reaches_the_encoder(

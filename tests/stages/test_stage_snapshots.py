@@ -88,6 +88,8 @@ def test_damaged_or_foreign_snapshot_is_named_and_ignored(
     with caplog.at_level(logging.WARNING):
         assert load(store) is None
     assert snapshot_name(RECIPE) in caplog.text and "starts anew" in caplog.text
+    condemned = [] if spoil is _swap else [snapshot_name(RECIPE)]
+    assert [each.what for each in store.condemned()] == condemned
 
 
 def test_snapshot_of_another_random_stream_is_ignored(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
