@@ -35,7 +35,7 @@ from magi2.artifacts.store import (
     new_attempt,
     payload_of,
 )
-from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError
 from magi2.files import disk_errors
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ class BlobStore(Quarantine):
         for (stage, key), group in groupby(attempts, key=lambda item: (item[1][1], item[1][3])):
             try:
                 manifest = self._manifest(stage, key)
-            except CorruptedArtifactError as error:
+            except (CorruptedArtifactError, InfrastructureError) as error:
                 logger.warning("left as it is: %s", error)
                 continue
             named = {payload.file for payload in manifest.payloads.values()} if manifest else set()

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 from magi2 import __version__
 from magi2.artifacts.damage import what_came
 from magi2.artifacts.recipe import JSON, Recipe, canonical, is_digest
+from magi2.artifacts.seal import SEAL, check_seal, seal_json
 from magi2.artifacts.tensors import TensorSpec
 from magi2.errors import CorruptedArtifactError, InputError
 
-FORMAT = 1
+FORMAT = 2
+"""Those of format 1 carry no digest of their own."""
 PAYLOAD_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _MAX_NAME = 128  # characters; with the attempt's token far below the 255 bytes of a file name
 
@@ -114,18 +116,24 @@ class Manifest:
             "flags": list(self.flags),
             "report": self.report,
         }
-        return json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+        text = json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n"
+        return seal_json(text.encode(), self.key)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, place: str = "manifest") -> Manifest:
         """Read what `to_bytes` wrote, strictly.
 
         Raises: CorruptedArtifactError naming `place` and the field when anything is missing, unknown, of the wrong
-        type, or when the key is not the one of the recipe.
+        type, or when the key is not the one of the recipe; also when any byte is another than was written.
         """
         top = _Reader(_parse(data, place), place)
-        if (version := top.take("format", int)) != FORMAT:
-            raise CorruptedArtifactError(f"{place}: format {version}, this code reads {FORMAT}", hint="update magi2")
+        if not 1 <= (version := top.take("format", int)) <= FORMAT:
+            raise CorruptedArtifactError(
+                f"{place}: format {version}, this code reads 1 to {FORMAT}", hint="update magi2"
+            )
+        is_sealed = version > 1 or top.has(SEAL)
+        if is_sealed:
+            top.take(SEAL, str)
         recipe = _recipe_from(top.take("recipe", dict), f"{place}: recipe")
         if (key := top.take("key", str)) != recipe.key:
             raise CorruptedArtifactError(f"{place}: key {key!r} is not the recipe's, which is {recipe.key}")
@@ -141,9 +149,12 @@ class Manifest:
         try:
             for name in values["payloads"]:
                 check_payload_name(name)
-            return cls(recipe=recipe, **values)
+            manifest = cls(recipe=recipe, **values)
         except (InputError, OverflowError) as error:
             raise CorruptedArtifactError(f"{place}: {error}") from error
+        if is_sealed:
+            check_seal(data, key, place=place)
+        return manifest
 
 
 class _Reader:
@@ -152,6 +163,9 @@ class _Reader:
     def __init__(self, content: Any, place: str) -> None:
         self.place = place
         self._rest: dict[str, Any] = dict(_expect(dict)(content, place))
+
+    def has(self, name: str) -> bool:
+        return name in self._rest
 
     def take(self, name: str, kind: type[T]) -> T:
         if name not in self._rest:

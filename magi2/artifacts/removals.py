@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from magi2.artifacts.store import ArtifactStore
+from magi2.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,6 @@ def read_removals(store: ArtifactStore, stage: str) -> dict[str, datetime]:
             note = json.loads(store.get_document(name) or b"")
             at = datetime.fromisoformat(note["at"])
             removed |= {key: max(at, removed.get(key, at)) for key in note["keys"]}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, InfrastructureError) as error:
             logger.warning("%s is no note of what was removed: %s", name, error)
     return removed

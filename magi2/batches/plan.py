@@ -222,8 +222,9 @@ def save_plan(plan: BatchPlan, store: ArtifactStore, *, with_images: bool = True
 def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path | None) -> Shard:
     """A shard of a planned batch; its reference images are written to `scratch`, or left where they are for None.
 
-    Raises: as `read_document` does, InputError when there is no such shard included; ConfigError for a profile that
-    cannot be rendered here; ContractError when an image is not in the store.
+    Raises: as `load_shard_document` and `BatchDocument.profile` do when a clip or the profile is not the one that was
+    planned, InputError when there is no such shard included; ConfigError for a profile that cannot be rendered here;
+    ContractError when an image is not in the store.
     """
     document = load_shard_document(store, batch_id, number)
     profile = load_batch(store, batch_id).profile(document.profile_digest)

@@ -17,7 +17,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import all_results, batch_folder
-from magi2.errors import CorruptedArtifactError, InputError
+from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import NEGATIVE, StageName
 
@@ -160,8 +160,16 @@ def _pending_keys(store: ArtifactStore, unreadable: dict[str, str]) -> set[str]:
                 done.add(clip)
     pending = {key for clip, keys in made.items() if clip not in done for key in keys}
     for name in unreadable:
-        pending |= {key.decode() for key in _KEY.findall(store.get_document(name) or b"")}
+        pending |= _named_keys(store, name)
     return pending
+
+
+def _named_keys(store: ArtifactStore, name: str) -> set[str]:
+    """Every key that stands in a document; of one that the store does not give, every key there is."""
+    try:
+        return {key.decode() for key in _KEY.findall(store.get_document(name) or b"")}
+    except InfrastructureError:
+        return {key for stage in StageName for key in store.keys(stage)}
 
 
 def _keys_of_batch(store: ArtifactStore, batch_id: str) -> set[str]:

@@ -1,7 +1,7 @@
 """What the documents of a batch say: one model for each kind, and one version for all of them.
 
 A document without a version is of version 1, as all were before they had one; `upgraded` says what changed since.
-Keys that a model does not have are ignored.
+Those of version 3 and later are sealed, see `magi2.artifacts.seal`. Keys that a model does not have are ignored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from pydantic import (
     model_validator,
 )
 
-from magi2.config.profile import Profile
+from magi2.config.profile import Profile, settings_digest
 from magi2.config.strict import validate
-from magi2.errors import CorruptedArtifactError
+from magi2.errors import ConfigError, CorruptedArtifactError
 from magi2.types import Clip, FigureImage, StageName
 
-VERSION = 2
+VERSION = 3
+SEALED_SINCE = 3
+"""The first version whose documents carry a digest of their own."""
+
+PLAN_AGAIN = "clear the plan task of its run, or render its prompts again: that writes it anew"
+"""What to do about a plan that was changed."""
 
 Moment = Annotated[AwareDatetime, PlainSerializer(lambda moment: moment.isoformat(), when_used="json")]
 
@@ -42,7 +47,7 @@ class Document(Content):
 
     @classmethod
     def upgraded(cls, content: Any) -> Any:
-        """The JSON value of a document of version 1 as today's version has it."""
+        """The JSON value of a document of an older version as today's version has it."""
         return content
 
 
@@ -145,8 +150,26 @@ class BatchDocument(Document):
         return self.profiles[digest]
 
     def profile(self, digest: str) -> Profile:
-        """A profile by its digest. Raises as `settings` does, ConfigError for one that this version cannot render."""
-        return validate(Profile, self.settings(digest), place=f"batch {self.batch_id}")
+        """A profile by its digest.
+
+        Raises: as `settings` and `check_profile` do; ConfigError for one that this version cannot render, or resolves
+        otherwise than the one that planned the batch.
+        """
+        profile = validate(Profile, self.settings(digest), place=f"batch {self.batch_id}")
+        self.check_profile(digest)
+        if (found := profile.digest()) != digest:
+            message = (
+                f"batch {self.batch_id}: profile {digest[:12]}, as planned by another version, is {found[:12]} here"
+            )
+            raise ConfigError(message, hint="plan the batch again with this version")
+        return profile
+
+    def check_profile(self, digest: str) -> None:
+        """Raises CorruptedArtifactError when the settings of a profile are not those that were planned."""
+        found = settings_digest(self.settings(digest))
+        if found != digest:
+            message = f"batch {self.batch_id}: profile {digest[:12]} has the settings of {found[:12]}"
+            raise CorruptedArtifactError(message, hint=PLAN_AGAIN)
 
 
 class ClipResult(Content):

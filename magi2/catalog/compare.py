@@ -9,10 +9,11 @@ from enum import StrEnum
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
+from magi2.batches.documents import fault_of
 from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.statements import chunks
-from magi2.errors import CorruptedArtifactError
+from magi2.errors import CorruptedArtifactError, InfrastructureError
 from magi2.types import ARTIFACT_FOLDERS
 
 _THREADS = 8  # manifests asked for at once: a remote store answers each after milliseconds
@@ -73,8 +74,8 @@ def pairs(store: ArtifactStore, artifacts: Artifacts) -> Iterator[Pair]:
 def _pair(store: ArtifactStore, stage: str, key: str, record: ArtifactRecord | None) -> Pair:
     try:
         return Pair(stage, key, store.find(stage, key), record)
-    except CorruptedArtifactError as error:
-        return Pair(stage, key, None, record, str(error))
+    except (CorruptedArtifactError, InfrastructureError) as error:
+        return Pair(stage, key, None, record, fault_of(store, error))
 
 
 def _merged(keys: Iterator[str], records: Iterator[ArtifactRecord]) -> Iterator[tuple[str, ArtifactRecord | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from magi2.batches.documents import (
     all_results,
     batch_folder,
     batch_name,
+    check_shard,
+    fault_of,
     find_document,
     finished_name,
     report_name,
@@ -25,7 +28,7 @@ from magi2.batches.schema import (
     ShardDocument,
 )
 from magi2.catalog.records import ClipState, NewBatch, PlannedClip, Run, RunState
-from magi2.errors import CorruptedArtifactError, InputError
+from magi2.errors import ConfigError, CorruptedArtifactError, InfrastructureError, InputError
 
 T = TypeVar("T", bound=Document)
 
@@ -54,16 +57,20 @@ class StoredBatch:
 def read_batch(store: ArtifactStore, batch_id: str) -> StoredBatch:
     """The batch as its documents tell it.
 
-    Raises: CorruptedArtifactError naming the one that is absent, wrong or of a newer version.
+    Raises: CorruptedArtifactError naming the one that is absent, wrong, of a newer version, or not to be had from a
+    store that gives others; InfrastructureError for a store that gives none.
     """
     try:
         return _read_batch(store, batch_id)
-    except InputError as error:
-        raise CorruptedArtifactError(str(error)) from error
+    except (InputError, InfrastructureError) as error:
+        raise CorruptedArtifactError(fault_of(store, error)) from error
 
 
 def _read_batch(store: ArtifactStore, batch_id: str) -> StoredBatch:
     plan = _read(store, batch_name(batch_id), BatchDocument)
+    for digest in plan.profiles:
+        with suppress(ConfigError):  # how another version resolved its profiles is its own affair
+            plan.profile(digest)
     clips = _read_clips(store, plan)
     runs = _read_runs(store, batch_id, clips)
     report = find_document(store, report_name(batch_id), ReportedClips)
@@ -84,7 +91,9 @@ def _read_batch(store: ArtifactStore, batch_id: str) -> StoredBatch:
 def _read_clips(store: ArtifactStore, plan: BatchDocument) -> dict[str, PlannedClip]:
     clips: dict[str, PlannedClip] = {}
     for shard in range(plan.shards):
-        for each in _read(store, shard_name(plan.batch_id, shard), ShardDocument).clips:
+        document = _read(store, shard_name(plan.batch_id, shard), ShardDocument)
+        check_shard(document, plan.batch_id, shard)
+        for each in document.clips:
             clips[each.clip_id] = PlannedClip(each.to_clip(), shard)
     for finished in _read(store, finished_name(plan.batch_id), FinishedDocument).finished:
         clips[finished.clip_id] = PlannedClip(finished.to_clip(), None, finished.key)

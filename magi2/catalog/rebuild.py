@@ -23,7 +23,7 @@ from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
 from magi2.catalog.statements import chunks
 from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow
-from magi2.errors import CorruptedArtifactError
+from magi2.errors import CorruptedArtifactError, InfrastructureError
 
 logger = logging.getLogger(__name__)
 
@@ -87,11 +87,17 @@ def _rebuild_artifacts(
 
 
 def _is_proven(store: ArtifactStore, pair: Pair) -> bool:
-    """Whether there is a manifest by now: the pair may have been looked up minutes ago, before it was published."""
+    """Whether there is a manifest by now: the pair may have been looked up minutes ago, before it was published.
+
+    One that the disk does not read is there.
+    """
     try:
         return store.find(pair.stage, pair.key) is not None
     except CorruptedArtifactError:
         return False
+    except InfrastructureError as error:
+        logger.warning("stays in the catalog: %s: %s", pair.place, error)
+        return True
 
 
 def _changed(found: Iterable[Pair]) -> list[ArtifactRecord]:

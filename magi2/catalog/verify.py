@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from sqlalchemy import Connection, select
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import batch_folder, batch_ids
+from magi2.batches.documents import batch_folder, batch_ids, fault_of, find_faults
 from magi2.batches.images import image_digests, image_name, read_image
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import read_batch
@@ -16,7 +16,7 @@ from magi2.catalog.merge import untried_clips
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
 from magi2.catalog.tables import BatchClipRow, BatchRow
-from magi2.errors import CorruptedArtifactError
+from magi2.errors import CorruptedArtifactError, InfrastructureError
 
 ORPHAN_AGE_HOURS = 24.0
 """Younger files without a manifest may belong to an artifact that is being published."""
@@ -28,9 +28,10 @@ def verify(
     """What is wrong, found while it is asked for.
 
     Every manifest must be readable, its payloads there with their sizes and, with `digests`, their SHA-256, which
-    reads every byte; every file must belong to a manifest, every manifest and batch document to a row and every row
-    to one of them; the reference images of every batch must be there and, with `digests`, be those. A clip that is done
-    is backed by an artifact's row, which the database itself sees to.
+    reads every byte; every document of a batch must be the one that was written; every file must belong to a manifest,
+    every manifest and batch document to a row and every row to one of them; the reference images of every batch must be
+    there and, with `digests`, be those. A clip that is done is backed by an artifact's row, which the database itself
+    sees to.
     """
     if mismatch := find_mismatch(store, catalog):
         yield Problem(ProblemKind.FOREIGN, store.url, mismatch)
@@ -65,15 +66,15 @@ def _check_digests(store: ArtifactStore, pair: Pair, names: list[str]) -> Iterat
     for name in names:
         try:
             store.fetch(pair.stage, pair.key, name)
-        except CorruptedArtifactError as error:
-            yield Problem(ProblemKind.DAMAGED, pair.place, str(error))
+        except (CorruptedArtifactError, InfrastructureError) as error:
+            yield Problem(ProblemKind.DAMAGED, pair.place, fault_of(store, error))
 
 
 def _check_image(store: ArtifactStore, digest: str) -> Iterator[Problem]:
     try:
         read_image(store, digest)
-    except CorruptedArtifactError as error:
-        yield Problem(ProblemKind.DAMAGED, image_name(digest), str(error))
+    except (CorruptedArtifactError, InfrastructureError) as error:
+        yield Problem(ProblemKind.DAMAGED, image_name(digest), fault_of(store, error))
 
 
 def _check_batches(store: ArtifactStore, catalog: Catalog, images: Set[str]) -> Iterator[Problem]:
@@ -81,10 +82,13 @@ def _check_batches(store: ArtifactStore, catalog: Catalog, images: Set[str]) -> 
     for batch_id in batch_ids(store):
         stored.add(batch_id)
         place = batch_folder(batch_id)
+        faults = [fault for _, fault in find_faults(store, batch_id)]
         try:
             clips = read_batch(store, batch_id).clips
         except CorruptedArtifactError as error:
-            yield Problem(ProblemKind.DAMAGED, place, str(error))
+            faults = faults or [str(error)]
+        yield from (Problem(ProblemKind.DAMAGED, place, fault) for fault in faults)
+        if faults:
             continue
         if catalog.batches.get(batch_id) is None:
             yield Problem(ProblemKind.NOT_INDEXED, place, "the catalog does not list this batch")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -126,5 +127,10 @@ class Profile(Section):
 
     def digest(self) -> str:
         """SHA-256 of the resolved settings; name and description do not count."""
-        content = self.model_dump(mode="json", exclude={"name", "description"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return settings_digest(self.model_dump(mode="json"))
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """The digest of a profile's resolved settings, as documents hold them, whatever version resolved them."""
+    content = {name: value for name, value in settings.items() if name not in ("name", "description")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

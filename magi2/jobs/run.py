@@ -139,7 +139,7 @@ def _write_down(work: StageWork, error: Magi2Error, store: ArtifactStore, record
     if recorder:
         recorder.on_stage_end(job, error)
     try:
-        save_failure(store, job.batch_id, job.shard, job.stage, error)
+        save_failure(store, job.batch_id, job.shard, job.stage, error, attempt=job.attempt)
     except Magi2Error as second:
         logger.warning("the report will not name the reason: %s", second)
     if recorder and isinstance(error, BatchCancelledError | BudgetSpentError):

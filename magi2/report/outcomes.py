@@ -9,7 +9,7 @@ from typing import Any
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import load_shard_document, results_name
+from magi2.batches.documents import load_shard_document, results_name, work_of
 from magi2.batches.failures import load_failure
 from magi2.batches.schema import (
     BatchDocument,
@@ -38,8 +38,7 @@ class BatchResults:
         made: Collection[tuple[str, StageName]],
         unreadable: Mapping[str, str],
     ) -> None:
-        self.unreadable = unreadable
-        """Results that could not be read, once all were, by name with the reason."""
+        self._unreadable = unreadable  # filled while the documents are read
         self._present: dict[tuple[int, StageName, str], ClipResult] = {}
         self._keys: dict[tuple[StageName, str], list[str]] = defaultdict(list)
         rows = [(document, row) for document in documents for row in document.results]
@@ -50,6 +49,10 @@ class BatchResults:
             self._present[document.shard, document.stage, row.clip_id] = row
             if row.has_artifact and row.key:
                 self._keys[document.stage, row.clip_id].append(row.key)
+
+    def fault(self, name: str) -> str | None:
+        """Why the results of the same work as those of this name could not be read, if so."""
+        return next((why for found, why in self._unreadable.items() if work_of(found) == work_of(name)), None)
 
     def of(self, shard: int, stage: StageName, clip_id: str) -> ClipResult | None:
         """What a stage of a shard told of a clip."""
@@ -110,8 +113,7 @@ class ShardOutcomes:
 
     def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:
         """What stands for a clip's result in a stage that did not come to an end."""
-        name = results_name(self._batch.batch_id, self._shard, stage)
-        if reason := self._results.unreadable.get(name):
+        if reason := self._results.fault(results_name(self._batch.batch_id, self._shard, stage)):
             return ClipResult(clip_id=clip_id, state="failed", error_code=CorruptedArtifactError.code, error=reason)
         cause = load_failure(self._store, self._batch.batch_id, self._shard, stage)
         error_code, error = (cause.error_code, cause.error) if cause else (None, "its task has not finished")

@@ -86,7 +86,7 @@ def test_manifest_says_version_and_host_by_itself() -> None:
         (dropping("payloads", "clip.mp4", "sha256"), "clip.mp4: field 'sha256' is missing"),
         (setting("surprise", value=1), "unknown field 'surprise'"),
         (setting("recipe", "surprise", value=1), "recipe: unknown field 'surprise'"),
-        (setting("format", value=2), "format 2"),
+        (setting("format", value=3), "format 3"),
         (setting("format", value=True), "format"),
         (setting("key", value="ab" * 32), "is not the recipe's"),
         (setting("recipe", "seed", value=8), "is not the recipe's"),
@@ -127,10 +127,51 @@ def test_text_that_is_no_manifest_is_refused(data: bytes) -> None:
 
 
 def test_every_truncation_is_refused() -> None:
-    data = manifest().to_bytes().rstrip()
+    data = manifest().to_bytes()
     for length in range(len(data)):
         with pytest.raises(CorruptedArtifactError):
             Manifest.from_bytes(data[:length])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting("report", "scale", value=5.5),
+        setting("flags", value=[]),
+        setting("timings", "load", value=0.5),
+        setting("device", value="cpu"),
+        setting("payloads", "latents.safetensors", "tensors", "video", "shape", value=[16, 3, 2]),
+        setting("payloads", "latents.safetensors", "tensors", "video", "dtype", value="float64"),
+        setting("format", value=1),
+        dropping("sha256"),
+        dropping("report", "size"),
+    ],
+)
+def test_no_value_changes_unseen(change: Callable[[dict[str, Any]], None]) -> None:
+    content = json.loads(manifest().to_bytes())
+    change(content)
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    with pytest.raises(CorruptedArtifactError, match=r"sha256|SHA-256"):
+        Manifest.from_bytes(text.encode())
+
+
+def test_no_byte_changes_unseen() -> None:
+    data = manifest().to_bytes()
+    for position in range(len(data)):
+        for bit in (0, 3, 5):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            with pytest.raises(CorruptedArtifactError):
+                Manifest.from_bytes(bytes(changed))
+    for changed in (data.replace(b"\n", b"\r\n"), data + b"\n", data[:-1], json.dumps(json.loads(data)).encode()):
+        with pytest.raises(CorruptedArtifactError):
+            Manifest.from_bytes(changed)
+
+
+def test_a_manifest_from_before_digests_is_read() -> None:
+    content = json.loads(manifest().to_bytes())
+    del content["sha256"]
+    assert Manifest.from_bytes(json.dumps({**content, "format": 1}).encode()) == manifest()
 
 
 def test_infinite_time_in_the_text_is_refused() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from magi2.batches.documents import (
     batch_name,
     failure_name,
     find_document,
+    find_faults,
     finished_name,
     load_batch,
     load_finished,
@@ -30,11 +33,12 @@ from magi2.batches.documents import (
     shard_name,
     write_document,
 )
-from magi2.batches.failures import load_failure
+from magi2.batches.failures import load_failure, save_failure
 from magi2.batches.plan import load_shard
 from magi2.batches.rerun import batch_clips, select_clips
 from magi2.batches.results import failed_clips, read_results
 from magi2.batches.schema import (
+    SEALED_SINCE,
     BatchDocument,
     ClipDocument,
     ClipResult,
@@ -52,7 +56,7 @@ from magi2.batches.schema import (
     StageOutcome,
 )
 from magi2.catalog.documents import read_batch
-from magi2.errors import CorruptedArtifactError, InputError
+from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.report import build_report
 from magi2.types import Clip, FigureImage, StageName
 
@@ -121,10 +125,18 @@ FIELDS = [
 ]
 
 
+UNSEALED = SEALED_SINCE - 1
+"""The last version whose documents carry no digest of their own."""
+
+
+def unsealed(name: str, /, **values: Any) -> dict[str, Any]:
+    """The JSON value of a document, with other values, as version 2 wrote it."""
+    return {**DOCUMENTS[name].model_dump(mode="json"), "version": UNSEALED, **values}
+
+
 def change(store: LocalStore, name: str, /, **values: Any) -> None:
-    """Write a document with other values."""
-    content = DOCUMENTS[name].model_dump(mode="json")
-    store.put_document(name, json.dumps({**content, **values}).encode())
+    """Write a document of version 2 with other values."""
+    store.put_document(name, json.dumps(unsealed(name, **values)).encode())
 
 
 @pytest.fixture
@@ -172,7 +184,8 @@ def test_counts_of_a_report_are_those_of_its_lists(store: LocalStore) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_keys_that_nobody_knows_are_passed_over(store: LocalStore, name: str) -> None:
     change(store, name, colour="red")
-    assert read_document(store, name, type(DOCUMENTS[name])) == DOCUMENTS[name]
+    found = read_document(store, name, type(DOCUMENTS[name]))
+    assert found.model_dump(exclude={"version"}) == DOCUMENTS[name].model_dump(exclude={"version"})
 
 
 def test_all_documents_of_a_batch_can_be_removed_and_no_others(store: LocalStore) -> None:
@@ -226,6 +239,204 @@ def test_a_batch_from_before_versions_is_reported_run_again_and_entered(old: Loc
     assert (len(stored.clips), stored.batch.clips_total, len(stored.runs)) == (4, 4, 9)
 
 
+# -- sealed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_byte_of_a_document_changes_unseen(store: LocalStore, name: str) -> None:
+    write_document(store, name, DOCUMENTS[name])
+    content = store.get_document(name) or b""
+    for position in range(0, len(content), 7):
+        changed = bytearray(content)
+        changed[position] ^= 1 << position % 8
+        store.put_document(name, bytes(changed))
+        with pytest.raises((CorruptedArtifactError, InputError), match=f"{name}"):
+            find_document(store, name, type(DOCUMENTS[name]))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize(
+    "change_text",
+    [
+        pytest.param(lambda text: text.replace("\n", "\r\n"), id="line ends"),
+        pytest.param(lambda text: text + "\n", id="a line more"),
+        pytest.param(lambda text: json.dumps(json.loads(text)), id="written again by another program"),
+        pytest.param(lambda text: "{\n" + text.split("\n", 2)[2], id="without its digest"),
+        pytest.param(lambda text: text.replace('"sha256"', '"sha257"', 1), id="its digest renamed"),
+        pytest.param(lambda text: text.replace(f'"version": {VERSION}', f'"version": {UNSEALED}'), id="made older"),
+        pytest.param(lambda text: text.replace('"version"', '"revision"'), id="made old"),
+    ],
+)
+def test_a_document_that_says_the_same_in_other_bytes_is_damaged(
+    store: LocalStore, name: str, change_text: Callable[[str], str]
+) -> None:
+    write_document(store, name, DOCUMENTS[name])
+    store.put_document(name, change_text((store.get_document(name) or b"").decode()).encode())
+    with pytest.raises(CorruptedArtifactError, match=rf"{name} in .*(clear|again)"):
+        find_document(store, name, type(DOCUMENTS[name]))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_in_the_place_of_another_is_damaged(store: LocalStore, name: str) -> None:
+    other = name.replace("night", "day")
+    write_document(store, other, DOCUMENTS[name])
+    store.put_document(name, store.get_document(other) or b"")
+    with pytest.raises(CorruptedArtifactError, match=f"{name} in the store .*: SHA-256 is .* belongs elsewhere"):
+        find_document(store, name, type(DOCUMENTS[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (batch_name("night"), "clear the plan task"),
+        (shard_name("night", 0), "clear the plan task"),
+        (results_name("night", 0, StageName.MUX), "clear the stage's task"),
+        (failure_name("night", 0, StageName.MUX), "clear the stage's task"),
+        (report_name("night"), "clear the report task"),
+    ],
+)
+def test_damage_says_which_document_where_and_who_writes_it_again(store: LocalStore, name: str, hint: str) -> None:
+    write_document(store, name, DOCUMENTS[name])
+    store.put_document(name, (store.get_document(name) or b"") + b" ")
+    with pytest.raises(CorruptedArtifactError) as caught:
+        find_document(store, name, type(DOCUMENTS[name]))
+    assert str(caught.value).startswith(f"{name} in the store {store.url}: ") and hint in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_of_version_2_is_read_without_a_digest(store: LocalStore, name: str) -> None:
+    change(store, name)
+    assert read_document(store, name, type(DOCUMENTS[name])) is not None
+
+
+def test_every_damaged_document_of_a_batch_is_found(store: LocalStore) -> None:
+    for name, document in DOCUMENTS.items():
+        write_document(store, name, document)
+    assert list(find_faults(store, "night")) == []
+    for name in DOCUMENTS:
+        store.put_document(name, (store.get_document(name) or b"").replace(b"night", b"Night"))
+    damaged = {name for name, _ in find_faults(store, "night")}
+    assert damaged == {name for name, document in DOCUMENTS.items() if "night" in document.model_dump_json()}
+
+
+# -- the plan against itself -------------------------------------------------------------------------------------------
+
+
+def rewrite_old(store: LocalStore, name: str, before: str, after: str) -> None:
+    """Change the text of a document that carries no digest."""
+    text = (store.get_document(name) or b"").decode()
+    assert before in text
+    store.put_document(name, text.replace(before, after, 1).encode())
+
+
+def test_a_changed_profile_is_noticed_without_a_digest_of_the_document(old: LocalStore) -> None:
+    rewrite_old(old, batch_name(OLD), '"max_tokens": ', '"max_tokens": 1')
+    with pytest.raises(CorruptedArtifactError, match=rf"batch {OLD}: profile \w+ has the settings of .*plan task"):
+        load_shard(old, OLD, 0, None)
+    with pytest.raises(CorruptedArtifactError, match="has the settings of"):
+        read_batch(old, OLD)
+
+
+def test_a_changed_clip_is_noticed_without_a_digest_of_the_document(old: LocalStore) -> None:
+    rewrite_old(old, shard_name(OLD, 0), "a kite over dunes 3", "a kite over dunes 8")
+    with pytest.raises(CorruptedArtifactError, match="has the content of"):
+        load_shard(old, OLD, 0, None)
+
+
+@pytest.mark.parametrize(("field", "value"), [("shard", 1), ("batch_id", "day"), ("profile_digest", "e" * 64)])
+def test_a_shard_that_is_not_the_planned_one_stops_the_stage(store: LocalStore, field: str, value: object) -> None:
+    change(store, shard_name("night", 0), **{field: value})
+    with pytest.raises(CorruptedArtifactError, match=r"batches/night/shards/0\.json: .*clear the plan task"):
+        load_shard_document(store, "night", 0)
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+def told(store: LocalStore) -> list[int]:
+    """The attempts whose results count."""
+    return [document.attempt for document in all_results(store)]
+
+
+def write_attempt(store: LocalStore, attempt: int) -> None:
+    clip = ClipResult(clip_id="d" * 64, state="failed" if attempt == 1 else "made", error=f"attempt {attempt}")
+    values = {"batch_id": "night", "shard": 0, "stage": StageName.MUX, "attempt": attempt}
+    name = results_name("night", 0, StageName.MUX, attempt)
+    write_document(store, name, ResultsDocument(**values, results=(clip,)))
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 2, 10))))
+def test_the_highest_attempt_counts_whichever_ends_last(store: LocalStore, order: tuple[int, ...]) -> None:
+    for attempt in order:
+        write_attempt(store, attempt)
+    (result,) = read_results(store, "night", 0, StageName.MUX)
+    assert (result.error, told(store)) == ("attempt 10", [10])
+    assert failed_clips(store, "night", 0, [StageName.MUX]) == set()
+
+
+def test_an_old_attempt_does_not_stand_in_for_a_damaged_newer_one(store: LocalStore) -> None:
+    write_attempt(store, 1)
+    write_attempt(store, 2)
+    store.put_document(results_name("night", 0, StageName.MUX, 2), b"{")
+    with pytest.raises(CorruptedArtifactError, match=r"0\.mux\.2\.json"):
+        read_results(store, "night", 0, StageName.MUX)
+    unreadable: dict[str, str] = {}
+    assert (list(all_results(store, unreadable=unreadable)), list(unreadable)) == (
+        [],
+        [results_name("night", 0, StageName.MUX, 2)],
+    )
+
+
+def test_a_later_attempt_counts_before_what_was_written_before_versions(old: LocalStore) -> None:
+    name = results_name(OLD, 0, StageName.PREVIEW, 2)
+    document = ResultsDocument(batch_id=OLD, shard=0, stage=StageName.PREVIEW, attempt=2, results=())
+    write_document(old, name, document)
+    assert read_results(old, OLD, 0, StageName.PREVIEW) == ()
+
+
+def test_the_failure_of_the_highest_attempt_is_told(store: LocalStore) -> None:
+    for attempt in (2, 1):
+        error = InfrastructureError(f"attempt {attempt}")
+        save_failure(store, "night", 0, StageName.MUX, error, attempt=attempt)
+    failure = load_failure(store, "night", 0, StageName.MUX)
+    assert failure is not None and failure.error == "attempt 2"
+
+
+# -- a store that does not give one of them ----------------------------------------------------------------------------
+
+
+class Broken(LocalStore):
+    """A store whose disk does not read some documents."""
+
+    broken: frozenset[str] = frozenset()
+
+    def get_document(self, name: str) -> bytes | None:
+        if not self.broken or name in self.broken:
+            raise InfrastructureError(f"{name}: Input/output error")
+        return super().get_document(name)
+
+
+def test_one_document_that_the_disk_does_not_read_is_named_and_left_out(tmp_path: Path) -> None:
+    store = Broken(tmp_path / "store")
+    write_attempt(store, 1)
+    other = results_name("day", 0, StageName.MUX)
+    write_document(store, other, DOCUMENTS[results_name("night", 0, StageName.MUX)])
+    store.broken = frozenset({results_name("night", 0, StageName.MUX)})
+    unreadable: dict[str, str] = {}
+    list(all_results(store, unreadable=unreadable))
+    assert "Input/output error" in unreadable.pop(results_name("night", 0, StageName.MUX))
+    assert [name for name, _ in find_faults(store, "night")] == [results_name("night", 0, StageName.MUX)]
+
+
+def test_a_store_that_reads_nothing_is_no_damage(tmp_path: Path) -> None:
+    store = Broken(tmp_path / "store")
+    write_attempt(store, 1)
+    with pytest.raises(InfrastructureError):
+        list(all_results(store, unreadable={}))
+    with pytest.raises(InfrastructureError):
+        list(find_faults(store, "night"))
+
+
 # -- damaged, absent, newer --------------------------------------------------------------------------------------------
 
 
@@ -240,7 +451,7 @@ def test_a_wrong_value_is_named_by_document_and_field(store: LocalStore, name: s
 @pytest.mark.parametrize(("name", "field"), FIELDS)
 def test_a_key_that_must_be_there_is_named_when_it_is_not(store: LocalStore, name: str, field: str) -> None:
     kind = type(DOCUMENTS[name])
-    content = DOCUMENTS[name].model_dump(mode="json")
+    content = unsealed(name)
     del content[field]
     store.put_document(name, json.dumps(content).encode())
     if kind.model_fields[field].is_required():

@@ -10,12 +10,15 @@ import pytest
 from sqlalchemy import text
 
 from magi2.artifacts import LocalStore, Manifest
+from magi2.batches.documents import failure_name
+from magi2.batches.failures import save_failure
 from magi2.catalog import Catalog, PlannedClip
 from magi2.catalog.compare import ProblemKind
 from magi2.catalog.rebuild import rebuild
 from magi2.catalog.verify import verify
-from magi2.types import ARTIFACT_FOLDERS, FigureImage
-from tests.catalog.catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish
+from magi2.errors import InfrastructureError
+from magi2.types import ARTIFACT_FOLDERS, FigureImage, StageName
+from tests.catalog.catalog_samples import PROFILES, StoredPlan, done, enter, make_batch, make_clip, publish, result
 
 SHARED_STAGES = ("enhance", "preview", "mux")
 
@@ -174,3 +177,64 @@ def test_rebuilt_catalog_has_no_problem(catalog: Catalog, store: LocalStore) -> 
     assert len(found(store, catalog)) == 2
     rebuild(store, catalog)
     assert found(store, catalog) == []
+
+
+def test_every_changed_document_of_a_batch_is_found(catalog: Catalog, store: LocalStore) -> None:
+    for stage in (StageName.ENCODE, StageName.PREVIEW):
+        save_failure(store, "night", 0, stage, InfrastructureError("the disk is full"))
+    StoredPlan(store).save([[make_clip(1)]])
+    rebuild(store, catalog)
+    assert found(store, catalog) == []
+    for stage in (StageName.ENCODE, StageName.PREVIEW):
+        name = failure_name("night", 0, stage)
+        store.put_document(name, (store.get_document(name) or b"").replace(b"disk", b"desk"))
+    problems = list(verify(store, catalog, digests=False))
+    assert {(problem.kind, problem.place) for problem in problems} == {(ProblemKind.DAMAGED, "batches/night")}
+    assert [name in problem.message for name, problem in zip(("encode", "preview"), problems, strict=True)] == [
+        True
+    ] * 2
+
+
+class BadSectors(LocalStore):
+    """A store on a disk that does not read one document or one manifest."""
+
+    bad = ""
+
+    def _read(self, name: str) -> bytes | None:
+        if self.bad and self.bad in name:
+            raise InfrastructureError(f"{name}: Input/output error")
+        return super()._read(name)
+
+
+@pytest.mark.parametrize("part", ["batch.json", "shards/0.json", "cached.json", "results/0.encode.json"])
+def test_a_document_that_the_disk_does_not_read_is_named_and_others_are_seen(
+    catalog: Catalog, tmp_path: Path, part: str
+) -> None:
+    store = BadSectors(tmp_path / "bad")
+    for batch_id in ("night", "other"):
+        StoredPlan(store, batch_id).save([[make_clip()]])
+        StoredPlan(store, batch_id).save_results(0, "encode", [result(make_clip())])
+    store.bad = f"batches/night/{part}"
+    report = rebuild(store, catalog)
+    assert [(problem.place, part in problem.message) for problem in report.problems] == [("batches/night", True)]
+    assert [batch.batch_id for batch in catalog.batches.search().rows] == ["other"]
+    assert found(store, catalog) == [(ProblemKind.DAMAGED, "batches/night")]
+
+
+@pytest.mark.usefixtures("manifests")
+def test_a_manifest_that_the_disk_does_not_read_is_named_and_stays_in_the_catalog(
+    catalog: Catalog, store: LocalStore, manifests: list[Manifest]
+) -> None:
+    bad = BadSectors(store.root)
+    bad.bad = f"{manifests[4].key}/manifest.json"
+    assert found(bad, catalog) == [(ProblemKind.DAMAGED, f"preview/{manifests[4].key}")]
+    assert rebuild(bad, catalog).artifacts_forgotten == 0
+    assert catalog.artifacts.get(manifests[4].key) is not None
+
+
+@pytest.mark.usefixtures("manifests")
+def test_a_store_that_reads_nothing_is_no_damage(catalog: Catalog, store: LocalStore) -> None:
+    bad = BadSectors(store.root)
+    bad.bad = "/"
+    with pytest.raises(InfrastructureError):
+        list(verify(bad, catalog, digests=False))

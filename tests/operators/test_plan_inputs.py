@@ -7,15 +7,18 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from magi2.batches.documents import batch_name, load_batch, shard_name, write_document
 from magi2.batches.inbox import Inbox
 from magi2.batches.intake import deployment_roots
 from magi2.batches.plan import load_shard
+from magi2.batches.schema import ClipDocument, ShardDocument
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError, Magi2Error
@@ -263,10 +266,14 @@ def test_path_that_an_earlier_batch_got_in_is_not_read_again(deployment: Deploym
     """A plan of an older version may name a path; neither its stages nor a rerun read it."""
     plan(task, batch=str(deployment.batch(KITE)))
     batch_id = task.xcom["batch_id"]
-    batch = deployment.document(f"batches/{batch_id}/batch.json")
-    for profile in batch["profiles"].values():
-        profile["text"]["negative_prompt"] = str(outside / "secret.txt")
-    deployment.store.put_document(f"batches/{batch_id}/batch.json", json.dumps(batch).encode())
+    store, shard = deployment.store, load_shard(deployment.store, batch_id, 0, None)
+    text = shard.profile.text.model_copy(update={"negative_prompt": str(outside / "secret.txt")})
+    profile = shard.profile.model_copy(update={"text": text})
+    clips = tuple(ClipDocument.of(replace(clip, profile_digest=profile.digest())) for clip in shard.clips)
+    batch = load_batch(store, batch_id).model_copy(update={"profiles": {profile.digest(): profile.model_dump()}})
+    write_document(store, batch_name(batch_id), batch)
+    named = ShardDocument(batch_id=batch_id, shard=0, profile_digest=profile.digest(), clips=clips)
+    write_document(store, shard_name(batch_id, 0), named)
     with pytest.raises(InputError, match="is not a name"):
         load_shard(deployment.store, batch_id, 0, None)
     with pytest.raises(InputError, match="is not a name"):

@@ -98,7 +98,7 @@ def test_results_of_every_clip_are_stored(bench: Bench) -> None:
     bench.outcome = lambda clip: ImageError("no picture") if clip.seed == 1 else None
     bench.run(attempt=2)
     assert bench.asked == clips
-    document = json.loads(bench.store.get_document("batches/batch/results/0.preview.json") or b"")
+    document = json.loads(bench.store.get_document("batches/batch/results/0.preview.2.json") or b"")
     assert {name: document[name] for name in ("batch_id", "shard", "stage", "attempt")} == {
         "batch_id": "batch",
         "shard": 0,
