@@ -35,6 +35,8 @@ from magi2.artifacts.store import (
     new_attempt,
     payload_of,
 )
+from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
+from magi2.artifacts.tensors import TensorSpec, read_specs
 from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError
 from magi2.files import disk_errors
 
@@ -43,6 +45,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MEMBER_PATTERN = re.compile(rf"{ARTIFACTS}/([a-z][a-z0-9_]*)/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})/([^/]+)")
+
+
+def _listed(specs: Mapping[str, TensorSpec] | None) -> str:
+    return ", ".join(f"{name} {spec}" for name, spec in sorted((specs or {}).items())) or "no tensors"
 
 
 class BlobStore(Quarantine):
@@ -180,6 +186,9 @@ class BlobStore(Quarantine):
             found = sha256_file(path)
         if found != payload.sha256:
             raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
+        if name.endswith(TENSORS_SUFFIX) and (specs := read_specs(path)) != payload.tensors:
+            message = f"{place}: holds {_listed(specs)}, the manifest says {_listed(payload.tensors)}"
+            raise CorruptedArtifactError(message)
         return path
 
     def _manifest(self, stage: str, key: str) -> Manifest | None:

@@ -68,7 +68,10 @@ class ManifestDraft:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record that makes an artifact exist. `created_at` is in UTC, `timings` are seconds by name."""
+    """The record that makes an artifact exist. `created_at` is in UTC, `timings` are seconds by name.
+
+    One that was read and is not `is_sealed` carries no digest: what it promises may have changed since.
+    """
 
     recipe: Recipe
     payloads: Mapping[str, Payload]
@@ -79,6 +82,7 @@ class Manifest:
     timings: Mapping[str, float]
     flags: tuple[str, ...]
     report: Mapping[str, JSON]
+    is_sealed: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         # The same normal form that reading gives, so that a written manifest equals the one read back.
@@ -149,7 +153,7 @@ class Manifest:
         try:
             for name in values["payloads"]:
                 check_payload_name(name)
-            manifest = cls(recipe=recipe, **values)
+            manifest = cls(recipe=recipe, is_sealed=is_sealed, **values)
         except (InputError, OverflowError) as error:
             raise CorruptedArtifactError(f"{place}: {error}") from error
         if is_sealed:

@@ -14,6 +14,7 @@ from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.statements import chunks
 from magi2.errors import CorruptedArtifactError, InfrastructureError
+from magi2.stages.contracts import check_payloads
 from magi2.types import ARTIFACT_FOLDERS
 
 _THREADS = 8  # manifests asked for at once: a remote store answers each after milliseconds
@@ -73,7 +74,10 @@ def pairs(store: ArtifactStore, artifacts: Artifacts) -> Iterator[Pair]:
 
 def _pair(store: ArtifactStore, stage: str, key: str, record: ArtifactRecord | None) -> Pair:
     try:
-        return Pair(stage, key, store.find(stage, key), record)
+        manifest = store.find(stage, key)
+        if manifest is not None and not manifest.is_sealed:
+            check_payloads(manifest)
+        return Pair(stage, key, manifest, record)
     except (CorruptedArtifactError, InfrastructureError) as error:
         return Pair(stage, key, None, record, fault_of(store, error))
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.errors import CorruptedArtifactError
+from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.recipes.book import RecipeBook
+from magi2.stages.contracts import CAPTION_FILE
 from magi2.types import Clip, StageName
 
-CAPTION = "caption.json"
+CAPTION = CAPTION_FILE
 FALLBACK = "enhancement_fallback"
 """Flag of a caption that the offline structurer wrote because the language model could not."""
 
@@ -31,13 +33,18 @@ def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | Non
 
 
 def fetch_or_condemn(store: ArtifactStore, stage: str, key: str, name: str) -> Path:
-    """A verified local copy of a payload.
+    """A verified local copy of a payload. Raises as `condemned_if_damaged` does."""
+    with condemned_if_damaged(store, stage, key):
+        return store.fetch(stage, key, name)
 
-    A damaged artifact goes to quarantine before CorruptedArtifactError goes on, so that the next run makes it anew
-    instead of failing on it for ever.
+
+@contextmanager
+def condemned_if_damaged(store: ArtifactStore, stage: str, key: str) -> Iterator[None]:
+    """Reading an artifact. One that is damaged, or lacks a payload of its stage, goes to quarantine before
+    CorruptedArtifactError goes on, so that the next run makes it anew instead of failing on it for ever.
     """
     try:
-        return store.fetch(stage, key, name)
-    except CorruptedArtifactError as error:
+        yield
+    except (CorruptedArtifactError, ContractError) as error:
         store.condemn(stage, key, why=str(error))
-        raise
+        raise CorruptedArtifactError(str(error)) from error

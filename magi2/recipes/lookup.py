@@ -9,11 +9,13 @@ from functools import cached_property
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
-from magi2.errors import CorruptedArtifactError
+from magi2.config.profile import Profile
+from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_flags, caption_key
 from magi2.recipes.result import StageResult
+from magi2.stages.contracts import check_promise, contract_of
 from magi2.types import NEGATIVE, Clip, StageName
 
 logger = logging.getLogger(__name__)
@@ -89,14 +91,14 @@ class StoredClip:
                 return None
             path = self._store.fetch(StageName.ENHANCE, key, CAPTION)
             return key, Caption.from_json(path.read_bytes())
-        except CorruptedArtifactError as error:
+        except (CorruptedArtifactError, ContractError) as error:
             logger.warning("clip %s: its caption counts as absent: %s", self._clip.short_id, error)
             return None
 
     def _find(self, stage: StageName, caption_key: str, caption: Caption) -> Manifest | None:
         key = caption_key if stage is StageName.ENHANCE else self._book.chain(self._clip, caption.text)[stage].key
         try:
-            return self._store.find(stage, key)
+            return find_whole(self._store, stage, key, self._book.profile)
         except CorruptedArtifactError as error:
             logger.warning("clip %s: its %s artifact counts as absent: %s", self._clip.short_id, stage.value, error)
             return None
@@ -121,8 +123,20 @@ def reusable_results(
     return results
 
 
+def find_whole(store: ArtifactStore, stage: str, key: str, profile: Profile) -> Manifest | None:
+    """The manifest of an artifact that the stage need not make, or None when it is not there.
+
+    Raises: CorruptedArtifactError, also for a manifest that promises what the stage would not have published. One that
+    carries its digest is as it was published.
+    """
+    manifest = store.find(stage, key)
+    if manifest is not None and not manifest.is_sealed:
+        check_promise(manifest, contract_of(manifest.recipe, profile))
+    return manifest
+
+
 def _has_negative(store: ArtifactStore, book: RecipeBook) -> bool:
     try:
-        return book.negative is None or store.find(NEGATIVE, book.negative.key) is not None
+        return book.negative is None or find_whole(store, NEGATIVE, book.negative.key, book.profile) is not None
     except CorruptedArtifactError:
         return False

@@ -27,8 +27,8 @@ from magi2.errors import (
 )
 from magi2.files import machine_error
 from magi2.recipes.result import StageResult
-from magi2.stages.context import TENSORS, StageContext
-from magi2.stages.contracts import Contract, check_contract
+from magi2.stages.context import StageContext
+from magi2.stages.contracts import TENSORS, Contract, check_contract, check_promise, contract_of
 from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,8 @@ class Stage(ABC, Generic[Models]):
         return manifest, product
 
     def check_found(self, manifest: Manifest) -> None:
-        """Raises CorruptedArtifactError when a stored artifact is of no use; by default its manifest is enough."""
+        """Raises CorruptedArtifactError when a stored artifact is of no use; by default its manifest tells."""
+        check_promise(manifest, contract_of(manifest.recipe, self.context.book.profile))
 
     def published(self, recipe: Recipe) -> None:
         """The artifact of `recipe` is stored, or made again and compared: what was kept to make it may go."""

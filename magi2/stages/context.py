@@ -21,12 +21,10 @@ from magi2.prompts.caption import Caption
 from magi2.prompts.client import EndpointSettings
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_key, fetch_or_condemn
-from magi2.stages.contracts import Contract, check_contract
+from magi2.stages.contracts import TENSORS, Contract, check_promise
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.team import Team
 from magi2.types import NEGATIVE, Clip, StageName
-
-TENSORS = "tensors.safetensors"
 
 
 @dataclass
@@ -80,19 +78,18 @@ class StageContext:
     def specs(self, recipe: Recipe, contract: Contract, clip: Clip) -> Mapping[str, TensorSpec]:
         """What the tensors of an artifact are, by its manifest alone.
 
-        Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
+        Raises: InputError when its stage has not run; CorruptedArtifactError, also for tensors that break the contract.
         """
         manifest = self.store.find(recipe.stage, recipe.key)
         if manifest is None:
             raise missing_input(recipe.stage, clip)
-        specs = manifest.payloads[TENSORS].tensors or {}
-        check_contract(specs, contract, f"{recipe.stage}/{recipe.key}")
-        return specs
+        check_promise(manifest, contract)
+        return manifest.payloads[TENSORS].tensors or {}
 
     def tensors(self, recipe: Recipe, contract: Contract, clip: Clip) -> dict[str, Tensor]:
         """The tensors of an artifact on the host, after digest, shape, dtype and finiteness were checked.
 
-        Raises: InputError when its stage has not run, CorruptedArtifactError, ContractError.
+        Raises: as `specs` does, ContractError for a value that is NaN or infinite.
         """
         specs = self.specs(recipe, contract, clip)
         return load_tensors(self.payload(recipe.stage, recipe.key, TENSORS), specs=specs)

@@ -1,13 +1,34 @@
-"""What tensors each artifact holds: the shapes and dtypes that its writer promises and its readers rely on."""
+"""What each artifact holds: the files, and the tensors' shapes and dtypes, that its readers rely on; torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.tensors import TensorSpec
 from magi2.config.profile import LATENT_STRIDE, Profile
-from magi2.errors import ContractError
+from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.models.preview.lengths import audio_latent_count, latent_size
+from magi2.types import CLIP, CONTACT_SHEET, NEGATIVE, POSTER, StageName
+
+CAPTION_FILE, TENSORS, PICTURE, SOUND, PROBE = (
+    "caption.json",
+    "tensors.safetensors",
+    "picture.mkv",
+    "sound.wav",
+    "probe.json",
+)
+PAYLOADS: Mapping[str, frozenset[str]] = {
+    StageName.ENHANCE: frozenset({CAPTION_FILE}),
+    NEGATIVE: frozenset({TENSORS}),
+    StageName.ENCODE: frozenset({TENSORS}),
+    StageName.PREVIEW: frozenset({TENSORS}),
+    StageName.REFINE: frozenset({TENSORS}),
+    StageName.DECODE: frozenset({PICTURE, SOUND}),
+    StageName.MUX: frozenset({CLIP, POSTER, CONTACT_SHEET, PROBE}),
+}
+"""The files of each folder's artifacts."""
 
 ANY = -1
 """A size that the clip decides: tokens, figures, cells of a reference image."""
@@ -55,6 +76,37 @@ def refine_contract(profile: Profile) -> Contract:
     """Video latents at delivery size."""
     channels = profile.architectures.preview.video_in_channels
     return {"video": TensorSpec("float32", (1, channels, *refined_size(profile)))}
+
+
+def contract_of(recipe: Recipe, profile: Profile) -> Contract | None:
+    """What the tensors of a recipe's artifact are under its profile, None for one of other files."""
+    if recipe.stage == StageName.ENCODE:
+        return encode_contract(profile, sum(name.startswith("image_") for name in recipe.external))
+    contracts = {NEGATIVE: text_contract, StageName.PREVIEW: preview_contract, StageName.REFINE: refine_contract}
+    contract = contracts.get(recipe.stage)
+    return contract(profile) if contract else None
+
+
+def check_payloads(manifest: Manifest) -> None:
+    """Raises CorruptedArtifactError when a manifest lacks a file that artifacts of its folder have."""
+    missing = PAYLOADS.get(manifest.stage, frozenset()) - manifest.payloads.keys()
+    if missing:
+        place = f"{manifest.stage}/{manifest.key}"
+        raise CorruptedArtifactError(f"{place}: has no {min(missing)}, its manifest names {sorted(manifest.payloads)}")
+
+
+def check_promise(manifest: Manifest, contract: Contract | None) -> None:
+    """Raises CorruptedArtifactError when a manifest promises other files or tensors than its stage makes.
+
+    What was published kept the contract, so a manifest that does not was changed since, and its artifact is made anew.
+    """
+    check_payloads(manifest)
+    if contract is None:
+        return
+    try:
+        check_contract(manifest.payloads[TENSORS].tensors or {}, contract, f"{manifest.stage}/{manifest.key}: manifest")
+    except ContractError as error:
+        raise CorruptedArtifactError(str(error)) from error
 
 
 def check_contract(found: Mapping[str, TensorSpec], contract: Contract, place: str) -> None:

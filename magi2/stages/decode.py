@@ -23,11 +23,9 @@ from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.video_vae.loading import load_wan_decoder
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product
-from magi2.stages.contracts import preview_contract, refine_contract
+from magi2.stages.contracts import PICTURE, SOUND, preview_contract, refine_contract
 from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
-
-PICTURE, SOUND = "picture.mkv", "sound.wav"
 
 
 class VideoDecoder(Protocol):

@@ -47,6 +47,7 @@ class EnhanceStage(Stage[None]):
 
     def check_found(self, manifest: Manifest) -> None:
         """A caption is small, and every later stage's key hangs on its text: it is read."""
+        super().check_found(manifest)
         self.context.store.fetch(self.name, manifest.key, CAPTION)
 
     def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:

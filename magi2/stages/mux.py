@@ -15,10 +15,8 @@ from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import missing_input
-from magi2.stages.decode import PICTURE, SOUND
+from magi2.stages.contracts import PICTURE, PROBE, SOUND, check_promise
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, StageName
-
-_PROBE = "probe.json"
 
 
 class MuxStage(Stage[None]):
@@ -38,6 +36,7 @@ class MuxStage(Stage[None]):
         decoded = self.context.store.find(StageName.DECODE, decode_key)
         if decoded is None:
             raise missing_input(StageName.DECODE, clip)
+        check_promise(decoded, None)
         picture = self.context.payload(StageName.DECODE, decode_key, PICTURE)
         sound = self.context.payload(StageName.DECODE, decode_key, SOUND)
         spec, fps, frames = profile.delivery, frame_rate(profile), delivered_frames(profile)
@@ -58,9 +57,9 @@ class MuxStage(Stage[None]):
         check_clip(found, ExpectedClip(spec.codec, width, height, count, fps))
         write_poster(picture, folder / POSTER)
         write_contact_sheet(picture, folder / CONTACT_SHEET)
-        (folder / _PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
+        (folder / PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
         return Product(
-            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, _PROBE)},
+            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, PROBE)},
             flags=decoded.flags,
             report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
         )

@@ -12,10 +12,11 @@ from torch import Tensor
 from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.config.profile import RefinerSettings
-from magi2.errors import ContractError
+from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.models.refiner.context import Refiner
 from magi2.models.refiner.footprint import check_footprint
 from magi2.models.refiner.loading import load_refiner
+from magi2.recipes.captions import condemned_if_damaged
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.refine import RefinerState, denoise_refiner, upsample_latents
 from magi2.stages.base import Product
@@ -122,10 +123,16 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
         return generator, noise
 
     def _generator_device(self, preview_key: str) -> str:
-        manifest = self.context.store.find(StageName.PREVIEW, preview_key)
+        store = self.context.store
+        manifest = store.find(StageName.PREVIEW, preview_key)
         if manifest is None:
             raise ContractError(f"preview/{preview_key} vanished while it was read")
-        return str(manifest.report["generator_device"])
+        with condemned_if_damaged(store, StageName.PREVIEW, preview_key):
+            device = manifest.report.get("generator_device")
+            if not isinstance(device, str):
+                message = f"preview/{preview_key}: its report names no device of its random stream, but {device!r:.80}"
+                raise CorruptedArtifactError(message)
+            return device
 
 
 def _settings(context: StageContext) -> RefinerSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -238,3 +239,15 @@ def test_a_store_that_reads_nothing_is_no_damage(catalog: Catalog, store: LocalS
     bad.bad = "/"
     with pytest.raises(InfrastructureError):
         list(verify(bad, catalog, digests=False))
+
+
+def test_a_manifest_of_format_1_that_lacks_a_file_of_its_stage_is_found(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store, "mux")
+    path = files(store, manifest, "manifest.json")
+    content = json.loads(path.read_bytes())
+    del content["sha256"]
+    path.chmod(0o644)
+    path.write_text(json.dumps({**content, "format": 1}))
+    (problem,) = verify(store, catalog, digests=False)
+    assert (problem.kind, problem.place) == (ProblemKind.DAMAGED, f"mux/{manifest.key}")
+    assert "has no contact_sheet.jpg, its manifest names ['clip.mp4']" in problem.message

@@ -123,7 +123,7 @@ TABLE = [
     # The deployment: store and catalog, opened together.
     Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
     # The database, and the gate that asks it whether work may go on.
-    Row("magi2.catalog", "artifacts batches config errors files types", "alembic psycopg2 sqlalchemy"),
+    Row("magi2.catalog", "artifacts batches config errors files stages.contracts types", "alembic psycopg2 sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors files runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Batches: from a file to a plan, the documents in the store, and again.
@@ -145,10 +145,10 @@ TABLE = [
     Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row("magi2.stages.layouts", "config parallel.layout platform types"),
-    Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths"),
     Row("magi2.stages.progress", "recipes types"),
     # What determines an artifact, and what of it is stored.
-    Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts types"),
+    Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts stages.contracts types"),
+    Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     Row(
         "magi2.config",
         "errors inputs media.delivery models.preview.config models.refiner.config models.video_vae.config "

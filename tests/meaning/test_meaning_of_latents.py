@@ -31,8 +31,8 @@ from magi2.checkpoints.layout import COMPONENTS
 from magi2.media.frames import to_uint8
 from magi2.recipes.book import frame_rate
 from magi2.sampling.noise import ClipGenerator
-from magi2.stages.context import TENSORS, StageContext
-from magi2.stages.contracts import Contract, check_contract, encode_contract, preview_contract, refine_contract
+from magi2.stages.context import StageContext
+from magi2.stages.contracts import TENSORS, Contract, check_contract, encode_contract, preview_contract, refine_contract
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
 from magi2.types import CLIP, Clip, StageName

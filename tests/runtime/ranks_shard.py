@@ -16,7 +16,7 @@ from magi2.batches.plan import save_plan
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.config.strict import validate
-from magi2.stages.context import TENSORS
+from magi2.stages.contracts import TENSORS
 from magi2.stages.prepare import prepare
 from magi2.stages.render import run_stage
 from magi2.types import Clip, StageName
