@@ -10,7 +10,7 @@ from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.engine import is_made
-from magi2.catalog.identity import find_mismatch, require_match
+from magi2.catalog.identity import find_mismatch, require_match, stored_identity
 from magi2.catalog.lock import run_locks
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import Price
@@ -26,8 +26,10 @@ logger = logging.getLogger(__name__)
 class Deployment:
     """Settings and everything that they name, each opened when first asked for, and once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, store_identity: str | None = None) -> None:
         self.settings = settings
+        self.store_identity = store_identity
+        """What the store was known by when `is_store_there` was last asked, or when another process was."""
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -82,6 +84,17 @@ class Deployment:
             return self.store
         require_match(self.store, catalog, dry_run=dry_run)
         return self.store
+
+    def is_store_there(self) -> bool:
+        """Whether the store has the identity that it had when this was last asked; not so a folder that was unmounted.
+
+        Raises: IdentityError when it has another one, InfrastructureError when it does not answer.
+        """
+        found, known = stored_identity(self.store), self.store_identity
+        if known is not None and found not in (None, known):
+            raise IdentityError(f"store {self.store.url}: was replaced by another in the midst of the work")
+        self.store_identity = found or known
+        return self.store_identity == found
 
     def mismatch(self) -> str | None:
         """One line for whoever only reads, when the store does not seem to be the catalog's or cannot be asked."""

@@ -112,6 +112,13 @@ class InfrastructureError(Magi2Error):
     retryable = True
 
 
+class AwayError(InfrastructureError):
+    """What the work needs does not answer: a server that refuses, is silent or busy, a file system that is gone.
+
+    Worth waiting for a while, where another fault of a disk or store is not.
+    """
+
+
 class GroupLostError(InfrastructureError):
     """The ranks of a group, or this process alone, cannot go on. `cause` is what happened.
 

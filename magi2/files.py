@@ -4,7 +4,8 @@ Some errors are the machine's, whatever file was asked for, and are always an In
 disk or quota that is full, a file system or server that is away, a device that fails to read or write, a process or
 host without free memory, locks or file handles. All others are about the path itself (no such folder, no permission, a
 read-only place, a name too long); what they stand for is up to the caller, who knows whether a user chose the path.
-Libraries that raise errors of their own quote the system's, and mean the same.
+Libraries that raise errors of their own quote the system's, and mean the same. Of a file system or server that is away
+it is an AwayError.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from magi2.errors import ConfigError, InfrastructureError, Magi2Error, in_one_line
+from magi2.errors import AwayError, ConfigError, InfrastructureError, Magi2Error, in_one_line
 
 FREE_SPACE_HINT = "free some space and run again"
 
@@ -43,7 +44,7 @@ def error_of_a_program(message: str, said: str, refused: type[Magi2Error]) -> Ma
     number = _quoted(said)
     if number is None:
         return refused(message)
-    return InfrastructureError(message, hint=FREE_SPACE_HINT if number in _FULL else None)
+    return _of_the_machine(number, message)
 
 
 def machine_error(error: Exception) -> InfrastructureError | None:
@@ -56,7 +57,13 @@ def machine_error(error: Exception) -> InfrastructureError | None:
     if found is None:
         return None
     message = error.args[0] if isinstance(error, Magi2Error) else f"{type(error).__name__}: {in_one_line(error)}"
-    return InfrastructureError(message, hint=FREE_SPACE_HINT if found.errno in _FULL else None)
+    return _of_the_machine(found.errno, message)
+
+
+def _of_the_machine(number: int | None, message: str) -> InfrastructureError:
+    if number in _AWAY:
+        return AwayError(message)
+    return InfrastructureError(message, hint=FREE_SPACE_HINT if number in _FULL else None)
 
 
 def _system_error(error: BaseException) -> OSError | None:
@@ -126,9 +133,7 @@ def partial_file(target: Path, refused: type[Magi2Error] = InfrastructureError) 
 
 def _explained(error: OSError, subject: str, refused: type[Magi2Error]) -> Magi2Error:
     message = f"{subject}: {error.strerror or error}"
-    if error.errno in _FULL:
-        return InfrastructureError(message, hint=FREE_SPACE_HINT)
-    return (InfrastructureError if is_the_machines(error) else refused)(message)
+    return _of_the_machine(error.errno, message) if is_the_machines(error) else refused(message)
 
 
 def _check_writable(target: Path, refused: type[Magi2Error]) -> None:

@@ -47,7 +47,7 @@ from magi2.artifacts.s3_requests import (
     says_absent,
 )
 from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attempt
-from magi2.errors import ConfigError, CorruptedArtifactError, InfrastructureError, InputError
+from magi2.errors import AwayError, ConfigError, CorruptedArtifactError, InfrastructureError, InputError
 from magi2.files import disk_errors
 
 PART_SIZE_BYTES = 16 * 2**20  # what a slow line sends within a read's limit
@@ -197,14 +197,14 @@ class S3Store(BlobStore):
             raise
 
     def _body(self, name: str, response: BaseHTTPResponse) -> Iterator[bytes]:
-        """An answer's content as it comes. Raises InfrastructureError when it comes too slowly to be waited for."""
+        """An answer's content as it comes. Raises AwayError when it comes too slowly to be waited for."""
         received, began = 0, time.monotonic()
         try:
             while block := response.read1(2**20):
                 received += len(block)
                 seconds = time.monotonic() - began
                 if seconds > LONGEST_ANSWER_S + received / SLOWEST_BYTES_PER_S:
-                    raise InfrastructureError(f"{self._place(name)}: {received} bytes came in {seconds:.0f} s")
+                    raise AwayError(f"{self._place(name)}: {received} bytes came in {seconds:.0f} s")
                 yield block
         finally:
             response.close()

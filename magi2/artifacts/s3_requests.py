@@ -19,11 +19,13 @@ from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from magi2.errors import MAX_REASON, ConfigError, InfrastructureError, cut
+from magi2.errors import MAX_REASON, AwayError, ConfigError, InfrastructureError, cut
 
 _MISCONFIGURED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"}
 _UNREADABLE = (ParseError, ValueError, LookupError, TypeError, AttributeError)
 """What the SDK raises over an answer that is no S3 server's."""
+_BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationTimedOut", "ServerBusy"}
+_BUSY_STATUSES = {408, 429, 500, 502, 503, 504}
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _ENDED = "NoSuchUpload"
@@ -50,8 +52,8 @@ class PastCaches(PoolManager):
 def s3_errors(place: str) -> Iterator[None]:
     """Turn the SDK's errors into ours, each one line that names `place`. The computer's own OSErrors pass.
 
-    Raises: ConfigError for settings that can never work; InfrastructureError for a server that is away, busy, full or
-    says no, and for an answer that is none of an S3 server's, such as a proxy's page.
+    Raises: ConfigError for settings that can never work; AwayError for a server that is away or busy, and for an answer
+    that is none of an S3 server's, such as a proxy's page; InfrastructureError for one that is full or says no.
     """
     try:
         yield
@@ -59,12 +61,13 @@ def s3_errors(place: str) -> Iterator[None]:
         message = _line(place, f"{error.code}: {error.message}")
         if error.code in _MISCONFIGURED and not _is_page(error):
             raise ConfigError(message, hint="check the bucket's name and the credentials' rights") from error
-        raise InfrastructureError(message) from error
+        is_away = _is_page(error) or error.response.status in _BUSY_STATUSES or error.code in _BUSY
+        raise (AwayError if is_away else InfrastructureError)(message) from error
     except (MinioException, HTTPError) as error:
-        raise InfrastructureError(_line(place, str(error).partition(", Body:")[0])) from error
+        raise AwayError(_line(place, str(error).partition(", Body:")[0])) from error
     except _UNREADABLE as error:
         what = f"an answer that is none of an S3 server's: {type(error).__name__}: {error}"
-        raise InfrastructureError(_line(place, what)) from error
+        raise AwayError(_line(place, what)) from error
 
 
 def check_request(place: str, credentials: Provider, bucket: str, name: str) -> None:

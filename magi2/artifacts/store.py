@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
 from magi2.artifacts.recipe import check_stage, is_digest, sha256_file
@@ -33,6 +33,7 @@ ARTIFACTS, DOCUMENTS = "artifacts", "documents"
 _DOCUMENT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=@-]*(/[A-Za-z0-9][A-Za-z0-9_.+=@-]*)*")
 _ATTEMPT_PATTERN = re.compile(r"[^.]+\.a[0-9a-f]{16}(\..*)?")
 
+T = TypeVar("T")
 
 LONGEST_LINK = timedelta(days=7)
 """What S3 signs at most."""
@@ -55,6 +56,17 @@ class Condemned:
     def to_json(self) -> dict[str, str | int]:
         """The same as JSON values."""
         return {**asdict(self), "at": self.at.isoformat()}
+
+
+class Patience(Protocol):
+    """Calls work that needs a store and gives what it returns, sooner or later: see `magi2.runtime.store_wait`."""
+
+    def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+def at_once(work: Callable[[], T], /) -> T:
+    """No patience: what `work` returns or raises."""
+    return work()
 
 
 class ArtifactStore(Protocol):

@@ -40,7 +40,7 @@ def require_match(store: ArtifactStore, catalog: Catalog, *, dry_run: bool = Fal
     One read of each when both have one. Raises: IdentityError when they do not belong together, or when one has no
     identity and the store is not complete; InfrastructureError.
     """
-    stored, entered = _stored_identity(store), catalog.database.read(_entered_identity)
+    stored, entered = stored_identity(store), catalog.database.read(_entered_identity)
     if stored is not None and stored == entered:
         return
     fault = FOREIGN if stored and entered else _incompleteness(store, catalog)
@@ -56,7 +56,7 @@ def require_complete(store: ArtifactStore, catalog: Catalog, *, force: bool = Fa
     With `force` nothing is asked, and a catalog of another identity takes the store's.
     Raises: IdentityError, InfrastructureError.
     """
-    stored, entered = _stored_identity(store), catalog.database.read(_entered_identity)
+    stored, entered = stored_identity(store), catalog.database.read(_entered_identity)
     fault = None
     if not force:
         is_foreign = stored is not None and entered is not None and stored != entered
@@ -69,7 +69,7 @@ def require_complete(store: ArtifactStore, catalog: Catalog, *, force: bool = Fa
 
 def require_identity(store: ArtifactStore, catalog: Catalog, identity: str) -> None:
     """Return if the store still has this identity. Raises: IdentityError, as when its folder was unmounted since."""
-    if _stored_identity(store) != identity:
+    if stored_identity(store) != identity:
         raise _refusal(store, catalog, "the store went away, or was replaced by another, in the midst of the work")
 
 
@@ -78,7 +78,7 @@ def find_mismatch(store: ArtifactStore, catalog: Catalog) -> str | None:
 
     It names neither's address. Nothing is written. Raises: InfrastructureError.
     """
-    stored, entered = _stored_identity(store), catalog.database.read(_entered_identity)
+    stored, entered = stored_identity(store), catalog.database.read(_entered_identity)
     if stored is not None:
         return FOREIGN if entered not in (None, stored) else None
     if store.is_empty():
@@ -91,7 +91,8 @@ def last_refusal(catalog: Catalog) -> str | None:
     return catalog.database.read(lambda connection: connection.scalar(select(IdentityRow.fault)))
 
 
-def _stored_identity(store: ArtifactStore) -> str | None:
+def stored_identity(store: ArtifactStore) -> str | None:
+    """The store's identity, None when it has none. Raises: IdentityError when it is damaged, InfrastructureError."""
     content = store.get_document(DOCUMENT)
     return None if content is None else _parse(store, content)
 

@@ -21,6 +21,7 @@ from rich.progress import (
 
 from magi2.errors import in_one_line
 from magi2.recipes.result import StageResult
+from magi2.stages.progress import away_text
 from magi2.types import Clip, StageName
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ class TerminalProgress:
 
     def waiting(self) -> None:
         self._bars.console.print("waits for another process that makes the same")
+
+    def store_away(self, seconds: float, reason: str) -> None:
+        self._bars.console.print(f"{away_text(seconds, reason)} (Ctrl-C ends the command)", style="yellow")
+
+    def store_back(self, seconds: float) -> None:
+        self._bars.console.print(f"the store is back after {seconds:.0f} s")
 
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()

@@ -28,6 +28,8 @@ class Settings:
     """Folder with preview/, refiner/, text_encoder/, vae/, turbo_vae/, stable-audio-open-1.0/ (MAGI2_CKPT_ROOT)."""
     store: str = field(default_factory=_default_store)
     """Where artifacts live: a folder or an s3:// address (MAGI2_STORE)."""
+    store_wait_s: float = 600.0
+    """Seconds that a render waits for a store which is away, before a try of its task is spent (MAGI2_STORE_WAIT_S)."""
     catalog: str | None = field(default=None, repr=False)
     """SQLAlchemy URL of the catalog's database; by default a SQLite file in a local store (MAGI2_CATALOG)."""
     inbox: Path | None = None
@@ -116,7 +118,7 @@ def _parse(variable: str, name: str, text: str) -> object:
         return int(text)
     if name == "quarantine_days":
         return _number(variable, text, "number of days")
-    if name == "pe_timeout_s":
+    if name in ("pe_timeout_s", "store_wait_s"):
         return _number(variable, text, "number of seconds")
     if name == "price_per_accelerator_hour":
         return _number(variable, text, "price")

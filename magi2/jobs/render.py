@@ -8,8 +8,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import ArtifactStore, Patience
 from magi2.batches.documents import remove_batch
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
 from magi2.batches.results import write_results
@@ -18,11 +19,13 @@ from magi2.deployment import Deployment
 from magi2.jobs.launch import launch, stage_result
 from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
 from magi2.parallel.layout import ParallelLayout
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.result import StageResult
-from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step, StoreAway, StoreBack
 from magi2.runtime.job import StageJob
 from magi2.runtime.lock import artifact_locks
+from magi2.runtime.store_wait import StoreWait
 from magi2.stages.context import StageContext
 from magi2.stages.layouts import check_layout, stage_layout
 from magi2.stages.prepare import prepare
@@ -48,6 +51,7 @@ class ClipRender:
         self._deployment = deployment
         self._layout = layout
         self._progress = progress
+        self._patience = StoreWait(deployment, progress=progress)
         self._has_groups = False
 
     def render(self) -> Iterator[Outcome]:
@@ -69,12 +73,16 @@ class ClipRender:
         book = self._deployment.recipe_book(profile)
         outcomes = {clip.clip_id: Outcome(clip) for clip in clips}
         for outcome in outcomes.values():
-            stored = StoredClip(self._deployment.store, book, outcome.clip)
-            outcome.results += stored.results() if stored.is_finished else []
+            outcome.results += self._patience(partial(self._finished, book, outcome.clip))
         waiting = [outcome.clip for outcome in outcomes.values() if not outcome.results]
         for result in self._run(profile, waiting, profile.stages, compute):
             outcomes[result.clip.clip_id].results.append(result)
         return outcomes.values()
+
+    def _finished(self, book: RecipeBook, clip: Clip) -> list[StageResult]:
+        """The results of a clip whose file is stored; none for any other."""
+        stored = StoredClip(self._deployment.store, book, clip)
+        return stored.results() if stored.is_finished else []
 
     def _run(
         self, profile: Profile, clips: Sequence[Clip], stages: Sequence[StageName], compute: Compute
@@ -82,14 +90,15 @@ class ClipRender:
         """The stages' results, of each clip up to the first that failed."""
         if not clips:
             return []
-        store = self._deployment.store
+        store, patience = self._deployment.store, self._patience
         results: list[StageResult] = []
-        with _saved_batch(clips, profile, store, with_images=self._has_groups) as batch:
+        with _saved_batch(clips, profile, store, patience, with_images=self._has_groups) as batch:
             for stage in stages:
-                job = StageJob(batch.batch_id, 0, stage, self._deployment.settings.store)
-                work = StageWork.planned(job, store)
+                address, identity = self._deployment.settings.store, self._deployment.store_identity
+                job = StageJob(batch.batch_id, 0, stage, address, store_identity=identity)
+                work = patience(partial(StageWork.planned, job, store))
                 on_event = _Teller(stage, work.clips, self._progress)
-                results += run_stage_job(work, self._deployment, compute, on_event=on_event)
+                results += run_stage_job(work, self._deployment, compute, on_event=on_event, patience=patience)
         return results
 
     def _compute(self, stages: Iterable[StageName]) -> Compute:
@@ -99,9 +108,9 @@ class ClipRender:
                 check_layout(layout, profile)
         self._has_groups = any(layout.num_ranks > 1 for layout in layouts.values())
         if self._has_groups:
-            self._deployment.store_to_render()
+            self._patience(self._deployment.store_to_render)
             return _in_groups(layouts)
-        return _in_this_process(self.contexts(), self._deployment.store)
+        return _in_this_process(self.contexts(), self._deployment.store, self._patience)
 
     def contexts(self) -> dict[str, StageContext]:
         """Surroundings for work in this process, by digest of a profile; the store is opened last of all.
@@ -115,8 +124,9 @@ class ClipRender:
                 deployment.settings,
                 clips,
                 progress=self._progress,
-                store_opener=deployment.store_to_render,
+                store_opener=lambda: self._patience(deployment.store_to_render),
             )
+            context.patience = self._patience
             if context.device.type == "cpu":
                 context.artifact_lock = artifact_locks(deployment.settings.store, self._progress.waiting)
             found[profile.digest()] = context
@@ -127,13 +137,13 @@ def _in_groups(layouts: Mapping[StageName, ParallelLayout]) -> Compute:
     return lambda work, on_event: launch(work, on_event, layout=layouts[work.job.stage])
 
 
-def _in_this_process(contexts: Mapping[str, StageContext], store: ArtifactStore) -> Compute:
+def _in_this_process(contexts: Mapping[str, StageContext], store: ArtifactStore, patience: Patience) -> Compute:
     """What one rank does, without a process to start for each stage; the contexts' progress listens by itself."""
 
     def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
         results = run_stage(contexts[work.shard.profile.digest()], work.job.stage, work.clips)
         job = work.job
-        write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results)
+        patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results))
         return results
 
     return compute
@@ -156,13 +166,17 @@ class _Teller:
             self._progress.step(self._stage, self._clips[event.clip_id], event.done, event.total)
         elif isinstance(event, Resumed):
             self._progress.resumed(self._stage, self._clips[event.clip_id], event.done, event.total)
+        elif isinstance(event, StoreAway):
+            self._progress.store_away(event.seconds, event.reason)
+        elif isinstance(event, StoreBack):
+            self._progress.store_back(event.seconds)
         elif isinstance(event, ClipFinished):
             self._progress.clip_finished(stage_result(self._stage, self._clips[event.clip_id], event))
 
 
 @contextmanager
 def _saved_batch(
-    clips: Sequence[Clip], profile: Profile, store: ArtifactStore, *, with_images: bool
+    clips: Sequence[Clip], profile: Profile, store: ArtifactStore, patience: Patience, *, with_images: bool
 ) -> Iterator[BatchPlan]:
     """A batch of all clips in one shard, so that each model is loaded once. Nobody looks for it afterwards."""
     profiles = {profile.digest(): profile}
@@ -178,7 +192,7 @@ def _saved_batch(
         profiles=profiles,
     )
     try:
-        save_plan(plan, store, with_images=with_images)
+        patience(lambda: save_plan(plan, store, with_images=with_images))
         yield plan
     finally:
         remove_batch(store, plan.batch_id)

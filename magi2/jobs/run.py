@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import ArtifactStore, Patience, at_once
 from magi2.batches.due import due_clips
 from magi2.batches.failures import save_failure
 from magi2.batches.plan import Shard, load_shard
@@ -63,16 +63,17 @@ def run_stage_job(
     *,
     recorder: CatalogRecorder | None = None,
     on_event: OnEvent = lambda event: None,
+    patience: Patience = at_once,
 ) -> Sequence[StageResult]:
     """One result per clip; a clip that failed is in them and raises nothing.
 
     `recorder` enters the course in the catalog, which is also asked whether the stage may start; None for a batch that
-    the catalog does not know. `on_event` hears of progress.
+    the catalog does not know. `on_event` hears of progress. `patience` waits for a store that is away.
     Raises: PausedError when the work has to wait; BatchCancelledError or BudgetSpentError when it will not be done, its
     clips then being set aside; what `compute` raises when there are no results, which the report will name.
     """
     try:
-        return _results(work, deployment, compute, recorder, on_event)
+        return _results(work, deployment, compute, recorder, on_event, patience)
     except PausedError as error:
         if recorder:
             recorder.on_stage_end(work.job, error)
@@ -83,20 +84,26 @@ def run_stage_job(
 
 
 def _results(
-    work: StageWork, deployment: Deployment, compute: Compute, recorder: CatalogRecorder | None, on_event: OnEvent
+    work: StageWork,
+    deployment: Deployment,
+    compute: Compute,
+    recorder: CatalogRecorder | None,
+    on_event: OnEvent,
+    patience: Patience,
 ) -> Sequence[StageResult]:
-    job = work.job
+    job, store = work.job, deployment.store
     if recorder:
         if work.clips:
-            check_may_start(deployment.settings, deployment.store, job.batch_id, job.shard, job.stage)
+            place = job.batch_id, job.shard, job.stage
+            patience(lambda: check_may_start(deployment.settings, store, *place))
         recorder.on_stage_start(job, work.clip_ids)
     if not work.clips:
         return []
-    stored = _stored(work, deployment)
+    stored = patience(lambda: _stored(work, deployment))
     with _recorded(job, recorder, on_event) as tell:
         if stored is None:
             return compute(work, tell)
-        write_results(deployment.store, job.batch_id, job.shard, job.stage, job.attempt, stored)
+        patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, stored))
         tell(StageStarted(job.stage.value, len(stored)))
         for result in stored:
             tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))

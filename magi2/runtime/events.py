@@ -80,6 +80,21 @@ class Waiting(_Strict):
 
 
 @dataclass(frozen=True)
+class StoreAway(_Strict):
+    """The store does not answer, for so long now, and is waited for."""
+
+    seconds: Seconds
+    reason: str
+
+
+@dataclass(frozen=True)
+class StoreBack(_Strict):
+    """The store, which was away for so long, answers again."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
 class ClipFinished(_Strict):
     """What became of one clip. Memory is the device's peak, accelerator seconds count every rank's."""
 
@@ -125,6 +140,8 @@ Event: TypeAlias = (
     | Step
     | Resumed
     | Waiting
+    | StoreAway
+    | StoreBack
     | ClipFinished
     | Heartbeat
     | Failure
@@ -140,6 +157,8 @@ _TYPES: dict[str, type[Event]] = {
     "step": Step,
     "resumed": Resumed,
     "waiting": Waiting,
+    "store_away": StoreAway,
+    "store_back": StoreBack,
     "clip_finished": ClipFinished,
     "heartbeat": Heartbeat,
     "failure": Failure,

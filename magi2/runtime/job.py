@@ -32,6 +32,7 @@ class LostClip:
 class StageJob:
     """One stage of one shard. Raises InputError for an id or number that is none.
 
+    `store_identity` is what the store is known by, so that a folder which is not mounted is not taken for it.
     `layout` says how many processes work on it and how they share the work. `devices` are the accelerators that nobody
     else may use meanwhile; None means all of the host's for a stage that computes on them and none for the others. A
     job that uses none, as all do where the device is the CPU, shuts out those of the same store, stage and key.
@@ -49,6 +50,7 @@ class StageJob:
     layout: ParallelLayout = ONE_RANK
     devices: Devices | None = None
     lost: tuple[LostClip, ...] = ()
+    store_identity: str | None = None
     worker_module: str = "magi2.runtime.worker"
 
     def __post_init__(self) -> None:
@@ -89,7 +91,7 @@ class StageJob:
 
     def write(self, folder: Path) -> Path:
         """The job file, readable by this user alone."""
-        fields = ("batch_id", "shard", "stage", "store", "attempt", "force", "is_last_try")
+        fields = ("batch_id", "shard", "stage", "store", "store_identity", "attempt", "force", "is_last_try")
         values = {name: getattr(self, name) for name in fields}
         values |= {"layout": str(self.layout), "lost": [asdict(clip) for clip in self.lost]}
         path = folder / JOB_FILE

@@ -27,6 +27,8 @@ from magi2.runtime.events import (
     Resumed,
     StageStarted,
     Step,
+    StoreAway,
+    StoreBack,
 )
 from magi2.runtime.guard import Guard
 from magi2.runtime.job import JOB_FILE, StageJob
@@ -42,6 +44,7 @@ from magi2.stages.layouts import is_cpu
 
 logger = logging.getLogger(__name__)
 
+_FORWARDED = (StageStarted, ModelsLoaded, Step, Resumed, StoreAway, StoreBack, ClipFinished)
 _TICK_S = 0.2
 _LOG_CHECK_S = 5.0
 
@@ -196,7 +199,7 @@ class _Run:
                     bound_log(self._log)
 
     def _forward(self, event: Event) -> None:
-        if isinstance(event, StageStarted | ModelsLoaded | Step | Resumed | ClipFinished) and self._tally.hear(event):
+        if isinstance(event, _FORWARDED) and self._tally.hear(event):
             self._progress.hear(event)
 
     def _gather_stacks(self) -> None:

@@ -28,6 +28,8 @@ from magi2.runtime.events import (
     Resumed,
     StageStarted,
     Step,
+    StoreAway,
+    StoreBack,
     Waiting,
     to_line,
 )
@@ -68,6 +70,7 @@ class EventProgress:
         self._step_at = -_STEP_S
         self._unsent: Step | None = None
         self._is_loading = False
+        self._is_store_away = False
         self._is_heard = True
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -112,6 +115,17 @@ class EventProgress:
         self._end_steps()
         self._send(Waiting())
 
+    def store_away(self, seconds: float, reason: str) -> None:
+        self._end_steps()
+        with self._lock:
+            self._is_store_away = True
+            self._send(StoreAway(seconds, reason))
+
+    def store_back(self, seconds: float) -> None:
+        with self._lock:
+            self._is_store_away = False
+            self._send(StoreBack(seconds))
+
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()
         made, worked = result.state == "made", result.state != "reused"
@@ -143,7 +157,8 @@ class EventProgress:
         while not self._ended.wait(self._heartbeat_s):
             with self._lock:
                 self._send_step()
-                self._send(Loading(_bytes_read()) if self._is_loading else Heartbeat(), may_drop=True)
+                is_loading = self._is_loading and not self._is_store_away  # whoever waits for the store is not late
+                self._send(Loading(_bytes_read()) if is_loading else Heartbeat(), may_drop=True)
 
     def _end_steps(self) -> None:
         """A step that is still unsent must not come after the end of its clip."""

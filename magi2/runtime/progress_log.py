@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step
+from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step, StoreAway, StoreBack
+from magi2.stages.progress import away_text
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +15,7 @@ _PERIOD_S = 10.0
 
 
 class ProgressLog:
-    """Hears rank 0's events. A clip that fails is told at once, everything else when a line is due."""
+    """Hears rank 0's events. A failed clip and a store that is away are told at once, all else when a line is due."""
 
     def __init__(self, title: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._title = title
@@ -34,18 +35,25 @@ class ProgressLog:
             if self._first is None or self._first[0].clip_id != event.clip_id:
                 self._first = (event, now)
             self._step = event
-        elif isinstance(event, Resumed):
-            logger.info("%s: clip %s resumed at step %d/%d", self._title, event.clip_id[:12], event.done, event.total)
         elif isinstance(event, ClipFinished):
             self._states.append(event.state)
             self._step = self._first = None
             if event.state == "failed":
                 logger.error("%s: clip %s failed: %s", self._title, event.clip_id[:12], event.error)
         elif not isinstance(event, ModelsLoaded):
-            return
+            self._tell(event)
         if now - self._told_at >= _PERIOD_S:
             self._told_at = now
             logger.info("%s: %s%s", self._title, self._counts(), self._position(now))
+
+    def _tell(self, event: Event) -> None:
+        """Log a line on what is rare enough."""
+        if isinstance(event, Resumed):
+            logger.info("%s: clip %s resumed at step %d/%d", self._title, event.clip_id[:12], event.done, event.total)
+        elif isinstance(event, StoreAway):
+            logger.warning("%s: %s", self._title, away_text(event.seconds, event.reason))
+        elif isinstance(event, StoreBack):
+            logger.warning("%s: the store is back after %.0f s", self._title, event.seconds)
 
     def summary(self, seconds: float) -> None:
         """The last line."""

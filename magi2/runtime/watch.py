@@ -18,6 +18,7 @@ from magi2.runtime.events import (
     Resumed,
     StageStarted,
     Step,
+    StoreAway,
     Waiting,
 )
 
@@ -152,7 +153,7 @@ def _phase(event: Event) -> Phase:
         return "meeting"
     if isinstance(event, Loading):
         return "loading"
-    if isinstance(event, Waiting):
+    if isinstance(event, Waiting | StoreAway):
         return "waiting"
     if isinstance(event, Step | Resumed) and event.done < event.total:
         return "stepping"

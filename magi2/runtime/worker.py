@@ -125,27 +125,31 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
     from magi2.catalog.gate import CancelCheck
     from magi2.deployment import Deployment
     from magi2.runtime.lock import artifact_locks
+    from magi2.runtime.store_wait import StoreWait
     from magi2.stages.prepare import prepare
     from magi2.stages.render import run_stage
 
-    store = Deployment(settings).store_to_render()
+    check = CancelCheck(settings, job.batch_id).check
+    deployment = Deployment(settings, store_identity=job.store_identity)
+    patience = StoreWait(deployment, progress=progress, check=check)
+    store = patience.store_of(job.batch_id)
     scratch.mkdir()
-    shard = load_shard(store, job.batch_id, job.shard, scratch)
-    clips = due_clips(store, job.batch_id, shard, job.stage)
+    shard = patience(lambda: load_shard(store, job.batch_id, job.shard, scratch))
+    clips = patience(lambda: due_clips(store, job.batch_id, shard, job.stage))
     team.tell(shard.profile if clips else None)
     results: list[StageResult] = []
     if clips:
         lost = _lost_results(job, clips, progress)
         context = prepare(shard.profile, settings, clips, progress=progress, store_opener=lambda: store, team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
-        context.before_clip = CancelCheck(settings, job.batch_id).check
+        context.before_clip, context.patience = check, patience
         if context.device.type == "cpu":
             context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
         results = [lost.get(clip.clip_id) or next(made) for clip in clips]
     # Later stages and the report take a clip that has a failed row for lost.
     settled = [result for result in results if result.error is None or not job.is_tried_again(result.error)]
-    write_results(store, job.batch_id, job.shard, job.stage, job.attempt, settled)
+    patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, settled))
     return results
 
 

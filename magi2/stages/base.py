@@ -18,6 +18,7 @@ from magi2.artifacts.manifest import Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.artifacts.tensors import save_tensors
 from magi2.errors import (
+    CancelledError,
     CorruptedArtifactError,
     GroupLostError,
     InfrastructureError,
@@ -81,7 +82,7 @@ class Stage(ABC, Generic[Models]):
         self.clips = clips
         results: list[StageResult] = []
         try:
-            self.make_shared(clips)
+            self.context.patience(lambda: self.make_shared(clips))
             for clip in clips:
                 self.context.before_clip()
                 results.append(self._run_clip(clip))
@@ -102,7 +103,7 @@ class Stage(ABC, Generic[Models]):
             started = time.monotonic()
             self.context.progress.loading(self.name)
             try:
-                self.before_load()
+                self.context.patience(self.before_load)
                 self._models = self.load()
             except Exception as error:
                 raise _LoadError(error) from error
@@ -149,8 +150,9 @@ class Stage(ABC, Generic[Models]):
                 flags=product.flags,
                 report={**product.report, **self._circumstances(), "peak_memory_bytes": peak},
             )
-            manifest = store.publish(draft, product.files)
-        self.published(recipe)
+            # What was made is kept while the store is away, rather than made once more.
+            manifest = self.context.patience(lambda: store.publish(draft, product.files))
+        self.context.patience(lambda: self.published(recipe))
         return manifest, product
 
     def check_found(self, manifest: Manifest) -> None:
@@ -169,7 +171,7 @@ class Stage(ABC, Generic[Models]):
         with self.context.store.stage_folder(manifest.stage, manifest.key) as folder:
             product = make(self.models(), folder)
             differing = tuple(f"{DIFFERS}{name}" for name in self.differences(manifest, product))
-        self.published(manifest.recipe)
+        self.context.patience(lambda: self.published(manifest.recipe))
         return replace(product, flags=(*product.flags, *differing))
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor], contract: Contract) -> dict[str, Path]:
@@ -205,18 +207,27 @@ class Stage(ABC, Generic[Models]):
     def _run_clip(self, clip: Clip) -> StageResult:
         started = time.monotonic()
         try:
-            manifest, product = self.obtain(self.recipe(clip), lambda models, folder: self.make(clip, models, folder))
-        except (_LoadError, GroupLostError):
+            manifest, product = self.context.patience(lambda: self._obtain(clip))
+        except (_LoadError, GroupLostError, CancelledError):
+            raise
+        except Magi2Error as error:
+            return self._failed(clip, started, error)
+        state: Literal["made", "reused"] = "made" if product else "reused"
+        logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
+        seconds, flags = time.monotonic() - started, self.flags(manifest, product)
+        return StageResult(self.name, clip, state, seconds, manifest.key, flags)
+
+    def _obtain(self, clip: Clip) -> tuple[Manifest, Product | None]:
+        """The clip's artifact. Raises: the clip's error, in our classes; GroupLostError, or an error of `load`."""
+        try:
+            return self.obtain(self.recipe(clip), lambda models, folder: self.make(clip, models, folder))
+        except (_LoadError, GroupLostError, CancelledError):
             raise
         except torch.AcceleratorError as error:
             # The device is in an unknown state: nothing more may run in this process.
             raise GroupLostError(InfrastructureError(f"accelerator: {in_one_line(error)}"), clip.clip_id) from error
         except Exception as error:
-            return self._failed(clip, started, self.clip_error(error))
-        state: Literal["made", "reused"] = "made" if product else "reused"
-        logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
-        seconds, flags = time.monotonic() - started, self.flags(manifest, product)
-        return StageResult(self.name, clip, state, seconds, manifest.key, flags)
+            raise self.clip_error(error) from error
 
     def _failed(self, clip: Clip, started: float, error: Magi2Error) -> StageResult:
         logger.error("clip %s %s failed: %s", clip.short_id, self.name.value, error)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import ArtifactStore, Patience, at_once
 from magi2.artifacts.tensors import TensorSpec, load_tensors
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.errors import ContractError, InputError
@@ -33,6 +33,7 @@ class StageContext:
 
     `snapshot_every` is the number of denoising steps between two snapshots, 0 for none. `before_clip` is called before
     each clip, on rank 0; what it raises ends the stage. `artifact_lock` is held while one is looked for and made.
+    `patience` waits for a store that is away.
     """
 
     book: RecipeBook
@@ -48,6 +49,7 @@ class StageContext:
     force: frozenset[StageName] = frozenset()
     before_clip: Callable[[], None] = lambda: None
     artifact_lock: Callable[[Recipe], AbstractContextManager[None]] = lambda recipe: nullcontext()
+    patience: Patience = at_once
     _captions: dict[str, Caption] = field(default_factory=dict)
 
     @property

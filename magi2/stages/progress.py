@@ -12,7 +12,7 @@ class Progress(Protocol):
     """Listener of a run. `step` with no step done says that a clip begins, `resumed` that it goes on from a snapshot.
 
     A rank that is `waiting` has nothing to do until rank 0 says what or, being rank 0, until another process has made
-    what it was about to make.
+    what it was about to make. A store that is away is waited for: told at once, now and then, and when it is back.
     """
 
     def stage_started(self, stage: StageName, clips: int) -> None: ...
@@ -26,6 +26,10 @@ class Progress(Protocol):
     def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None: ...
 
     def waiting(self) -> None: ...
+
+    def store_away(self, seconds: float, reason: str) -> None: ...
+
+    def store_back(self, seconds: float) -> None: ...
 
     def clip_finished(self, result: StageResult) -> None: ...
 
@@ -51,5 +55,17 @@ class Silent:
     def waiting(self) -> None:
         pass
 
+    def store_away(self, seconds: float, reason: str) -> None:
+        pass
+
+    def store_back(self, seconds: float) -> None:
+        pass
+
     def clip_finished(self, result: StageResult) -> None:
         pass
+
+
+def away_text(seconds: float, reason: str) -> str:
+    """What people are told of a store that has been away for so long."""
+    since = f"has been away for {seconds:.0f} s" if seconds else "is away"
+    return f"the store {since} and is waited for: {reason}"

@@ -24,10 +24,12 @@ from magi2.types import StageName
 from magi2_airflow.links import ClipsLink, LogLink, ManifestLink
 
 if TYPE_CHECKING:
+    from magi2.artifacts.store import ArtifactStore
     from magi2.deployment import Deployment
     from magi2.jobs.run import OnEvent, StageWork
     from magi2.recipes.result import StageResult
     from magi2.runtime.job import StageJob
+    from magi2.runtime.store_wait import StoreWait
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class Magi2Operator(BaseOperator):
         }
         super().__init__(**{**defaults, **kwargs})
 
+    _is_killed = False
+
     def execute(self, context: Context) -> Any:
         """Run in a process that ends with its supervisor; see `work`."""
         end_with_supervisor()
@@ -76,6 +80,20 @@ class Magi2Operator(BaseOperator):
     def work(self, context: Context) -> Any:
         """What the task does. What it returns goes to XCom: references and counts, never more than 2 KiB."""
         raise NotImplementedError
+
+    def on_kill(self) -> None:
+        """Make `execute` end what it started or waits for, and raise."""
+        self._is_killed = True
+
+    def store_wait(self, deployment: Deployment) -> StoreWait:
+        """What waits for a store that is away, or yet to be mounted, until the task is killed."""
+        from magi2.runtime.store_wait import StoreWait
+
+        return StoreWait(deployment, check=self._check_killed, waits_for_mount=True)
+
+    def _check_killed(self) -> None:
+        if self._is_killed:
+            raise CancelledError("stopped while waiting for the store")
 
 
 class StageOperator(Magi2Operator):
@@ -96,8 +114,6 @@ class StageOperator(Magi2Operator):
     """Until a task that has to wait asks again."""
     label = ""
 
-    _is_killed = False
-
     def __init__(self, *, batch_id: str, shard: int, layout: str | None = None, **kwargs: Any) -> None:
         defaults = {
             "map_index_template": "shard {{ task.shard }}{{ task.label }}",
@@ -114,13 +130,16 @@ class StageOperator(Magi2Operator):
         from magi2.jobs.run import StageWork, run_stage_job
 
         deployment = Deployment.from_environment()
-        job = self._job(deployment, context)
+        patience = self.store_wait(deployment)
+        store = patience.store_of(self.batch_id)
+        job = patience(lambda: self._job(deployment, context, store))
         for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
-        work = StageWork.planned(job, deployment.store)
+        work = patience(lambda: StageWork.planned(job, store))
         self.label = f", {work.shard.profile.name}, {len(work.clips)} clips"
         try:
-            results = run_stage_job(work, deployment, self.compute, recorder=CatalogRecorder.of(deployment))
+            recorder = CatalogRecorder.of(deployment)
+            results = run_stage_job(work, deployment, self.compute, recorder=recorder, patience=patience)
         except PausedError as error:
             logger.info("%s waits: %s", job.title, error)
             raise AirflowRescheduleException(datetime.now(UTC) + self.wait) from error  # type: ignore[no-untyped-call]
@@ -147,21 +166,18 @@ class StageOperator(Magi2Operator):
             should_stop=lambda: self._is_killed,
         )
 
-    def on_kill(self) -> None:
-        """Make `execute` end the process group, see that it is gone, and raise."""
-        self._is_killed = True
-
-    def _job(self, deployment: Deployment, context: Context) -> StageJob:
+    def _job(self, deployment: Deployment, context: Context, store: ArtifactStore) -> StageJob:
         from magi2.batches.documents import load_batch
         from magi2.runtime.job import StageJob
 
-        batch = load_batch(deployment.store_to_render(), self.batch_id)
+        batch = load_batch(store, self.batch_id)
         ti = context["ti"]
         return StageJob(
             self.batch_id,
             int(self.shard),
             self.stage,
             deployment.settings.store,
+            store_identity=deployment.store_identity,
             attempt=ti.try_number,
             force=self.stage.value in batch.options.force,
             is_last_try=ti.try_number > ti.max_tries,

@@ -38,7 +38,7 @@ class InboxOperator(Magi2Operator):
         if folder is None:
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
-        deployment.store_to_render()  # no file is taken for a run that would be refused
+        self.store_wait(deployment)(deployment.store_to_render)  # no file is taken for a run that would be refused
         inbox, started = Inbox(folder, roots=deployment_roots(deployment.settings), settle_s=self.settle_s), 0
         inbox.claim()
         for claim in inbox.pending():

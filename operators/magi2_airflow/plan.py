@@ -94,12 +94,13 @@ class PlanOperator(Magi2Operator):
         from magi2.media.fitness import fit_ffmpeg
 
         deployment = Deployment.from_environment()
-        store = deployment.store_to_render()
+        patience = self.store_wait(deployment)
+        store = patience(deployment.store_to_render)
         with TemporaryDirectory() as scratch:
-            plan = self._plan(deployment, context, Path(scratch))
+            plan = patience(lambda: self._plan(deployment, context, Path(scratch)))
             deliveries = {profile.delivery for profile in plan.profiles.values()}
             ffmpeg = fit_ffmpeg(deployment.settings.ffmpeg, *deliveries)
-            save_plan(plan, store)
+            patience(lambda: save_plan(plan, store))
         CatalogRecorder.of(deployment).on_plan(plan)
         self.batch_id = plan.batch_id
         context["ti"].xcom_push(key="batch_id", value=plan.batch_id)

@@ -35,10 +35,13 @@ class ReportOperator(Magi2Operator):
         if not self.batch_id:
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")
         deployment = Deployment.from_environment()
-        store, recorder = deployment.store_to_render(), CatalogRecorder.of(deployment)
+        patience = self.store_wait(deployment)
+        store, recorder = patience.store_of(self.batch_id), CatalogRecorder.of(deployment)
         cost, made = recorder.cost(self.batch_id, deployment.price), recorder.made(self.batch_id)
-        report = build_report(store, self.batch_id, started_at=context["dag_run"].start_date, cost=cost, made=made)
-        summary: dict[str, Any] = {"batch_id": self.batch_id, "report": save_report(report, store), **report.counts}
+        begun = context["dag_run"].start_date
+        report = patience(lambda: build_report(store, self.batch_id, started_at=begun, cost=cost, made=made))
+        address = patience(lambda: save_report(report, store))
+        summary: dict[str, Any] = {"batch_id": self.batch_id, "report": address, **report.counts}
         recorder.on_report(report)
         for clip in report.failed:
             logger.error("%s failed in %s: %s", clip.clip_id or clip.names[0], clip.stage, clip.reason)

@@ -108,7 +108,7 @@ TABLE = [
     Row(
         "magi2.jobs.render",
         "artifacts batches config deployment jobs parallel.layout recipes runtime.events runtime.job "
-        "runtime.lock stages types",
+        "runtime.lock runtime.store_wait stages types",
         heavy=True,
     ),
     Row(
@@ -118,7 +118,11 @@ TABLE = [
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
     # Process groups that run the stages of one shard.
-    Row("magi2.runtime", "batches catalog config deployment errors files platform recipes stages types", "torch"),
+    Row(
+        "magi2.runtime",
+        "artifacts batches catalog config deployment errors files platform recipes stages types",
+        "torch",
+    ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     # The deployment: store and catalog, opened together.
     Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),

@@ -24,6 +24,7 @@ from tests.operators.operator_helpers import Deployment, Task
 @pytest.fixture
 def batch_id(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> str:
     """A delivered batch whose catalog lies elsewhere, and whose store is then not mounted."""
+    monkeypatch.setenv("MAGI2_STORE_WAIT_S", "0")
     monkeypatch.setenv("MAGI2_CATALOG", f"sqlite:///{deployment.folder}/elsewhere/catalog.sqlite")
     task = Task(task_id="plan")
     path = deployment.batch({"prompt": "a kite", "seed": 1}, {"prompt": "a boat", "seed": 2})

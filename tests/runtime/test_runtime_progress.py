@@ -21,6 +21,8 @@ from magi2.runtime.events import (
     Resumed,
     StageStarted,
     Step,
+    StoreAway,
+    StoreBack,
     Waiting,
     from_line,
 )
@@ -169,3 +171,17 @@ def test_lines_of_many_threads_stay_whole() -> None:
     while any(thread.is_alive() for thread in threads):
         pipe.events()
     assert len(pipe.events()) == 400
+
+
+def test_heartbeats_do_not_make_a_wait_for_the_store_look_like_loading() -> None:
+    pipe = Pipe()
+    with EventProgress(pipe.writer, heartbeat_s=0.01) as progress:
+        progress.loading(StageName.PREVIEW)
+        progress.store_away(0.0, "refused")
+        wait_until(lambda: Heartbeat() in pipe.events())
+        progress.store_back(1.0)
+        count = len(pipe.events())
+        wait_until(lambda: any(isinstance(event, Loading) for event in pipe.events()[count:]))
+    events = pipe.events()
+    away, back = events.index(StoreAway(0.0, "refused")), events.index(StoreBack(1.0))
+    assert not any(isinstance(event, Loading) for event in events[away:back])

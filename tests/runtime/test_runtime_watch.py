@@ -13,6 +13,8 @@ from magi2.runtime.events import (
     Resumed,
     StageStarted,
     Step,
+    StoreAway,
+    StoreBack,
     Waiting,
 )
 from magi2.runtime.watch import Limits, Watch
@@ -144,3 +146,14 @@ def test_rank_that_waits_for_rank_0_hangs_with_it_alone() -> None:
     assert watch.fault(1e6) == "rank 0 (clip abc step 1/100) hangs, no progress for 50 s"
     watch.saw(0, Heartbeat(), 1e6 + 20)
     assert watch.fault(1e6 + 20) == "rank 1 (clip abc step 1/100) is frozen, not a word for 10 s"
+
+
+def test_wait_for_the_store_is_no_hang_and_what_follows_is_watched_again() -> None:
+    watch = Watch(1, Limits(step=5, hang=7), 0.0)
+    for moment, event in enumerate((Hello(0, 1), Joined(), StageStarted("preview", 1), StoreAway(0.0, "refused"))):
+        watch.saw(0, event, float(moment))
+    watch.saw(0, Heartbeat(), 99.0)
+    assert watch.fault(100.0) is None
+    watch.saw(0, StoreBack(97.0), 100.0)
+    assert watch.fault(106.0) is None
+    assert "hangs, no progress for 7 s" in str(watch.fault(108.0))
