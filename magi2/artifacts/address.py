@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -12,13 +13,15 @@ from magi2.artifacts.store import ArtifactStore, NamedLocks
 from magi2.errors import ConfigError
 
 AWS_ENDPOINT = "https://s3.amazonaws.com"
+_ORIGIN = re.compile(r"(?P<origin>https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?)/*")
 _FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=https://host"
 
 
 def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None = None) -> ArtifactStore:
     """The store at a plain path, `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=name`.
 
-    Nothing is read or written yet. Without an endpoint it is AWS. Credentials are those of the environment
+    Nothing is read or written yet. Without an endpoint it is AWS. `public_endpoint` is the server's address for
+    browsers, to which links lead. Credentials are those of the environment
     (`AWS_ACCESS_KEY_ID`, `MINIO_ACCESS_KEY`, ...) or of `~/.aws/credentials`. `scratch` is where an S3 store works
     on the local disk, by default a folder of this user in the system's temporary folder. `lock` makes locks of names
     that exclude all other writers; an S3 store uses them when its server ignores conditions, and refuses to write
@@ -67,24 +70,28 @@ def _open_s3(parts: SplitResult, scratch: Path, lock: NamedLocks | None) -> Arti
     if "@" in parts.netloc:
         raise ConfigError(f"{place}: credentials do not belong in an address", hint="set AWS_ACCESS_KEY_ID")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(options.keys() - {"endpoint", "region"}):
-        raise ConfigError(f"{place}: unknown option {unknown[0]!r}", hint="there are endpoint and region")
-    endpoint = urlsplit(options.get("endpoint", AWS_ENDPOINT))
-    if (
-        endpoint.scheme not in ("http", "https")
-        or not endpoint.hostname
-        or endpoint.path.strip("/")
-        or "@" in endpoint.netloc
-    ):
-        raise ConfigError(f"{place}: endpoint is not like https://host or http://host:port")
+    if unknown := sorted(options.keys() - {"endpoint", "public_endpoint", "region"}):
+        raise ConfigError(
+            f"{place}: unknown option {unknown[0]!r}", hint="there are endpoint, public_endpoint and region"
+        )
+    public = options.get("public_endpoint")
     if not parts.netloc:
         raise ConfigError(f"{place}: the bucket's name is missing", hint=_FOLDER_HINT)
     return S3Store(
         parts.netloc,
-        endpoint=f"{endpoint.scheme}://{endpoint.netloc}",
+        endpoint=_origin(f"{place}: endpoint", options.get("endpoint", AWS_ENDPOINT)),
+        public_endpoint=_origin(f"{place}: public_endpoint", public) if public else None,
         prefix=unquote(parts.path),
         region=options.get("region") or None,
         credentials=ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), AWSConfigProvider()]),
         scratch=scratch,
         lock=lock,
     )
+
+
+def _origin(place: str, text: str) -> str:
+    """The address of a server, which has a host, perhaps a port and nothing else. Raises: ConfigError."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None or int(found["port"] or 80) not in range(1, 65536):
+        raise ConfigError(f"{place} is not like https://host or http://host:port")
+    return found["origin"]

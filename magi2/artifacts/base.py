@@ -6,6 +6,7 @@ needs a lock, a rename or a listing that is up to date, so that disks and object
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import shutil
@@ -37,7 +38,7 @@ from magi2.artifacts.store import (
 )
 from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
 from magi2.artifacts.tensors import TensorSpec, read_specs
-from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError
+from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError, InputError
 from magi2.files import disk_errors
 
 logger = logging.getLogger(__name__)
@@ -45,10 +46,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MEMBER_PATTERN = re.compile(rf"{ARTIFACTS}/([a-z][a-z0-9_]*)/([0-9a-f]{{2}})/(\2[0-9a-f]{{62}})/([^/]+)")
-
-
-def _listed(specs: Mapping[str, TensorSpec] | None) -> str:
-    return ", ".join(f"{name} {spec}" for name, spec in sorted((specs or {}).items())) or "no tensors"
 
 
 class BlobStore(Quarantine):
@@ -92,6 +89,12 @@ class BlobStore(Quarantine):
 
     def fetch(self, stage: str, key: str, name: str) -> Path:
         return self._twice(lambda store: store._fetch(stage, key, name))
+
+    def payload(self, stage: str, key: str, name: str) -> Payload:
+        return self._twice(lambda store: store._published(stage, key, name))[1]
+
+    def read(self, stage: str, key: str, payload: Payload, start: int, stop: int) -> bytes:
+        return self._twice(lambda store: store._read_range(stage, key, payload, start, stop))
 
     def link(self, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None = None) -> str:
         blob, _ = self._twice(lambda store: store._published(stage, key, name))
@@ -185,11 +188,24 @@ class BlobStore(Quarantine):
         with disk_errors(path):
             found = sha256_file(path)
         if found != payload.sha256:
-            raise CorruptedArtifactError(f"{place}: SHA-256 is {found}, the manifest says {payload.sha256}")
+            raise CorruptedArtifactError(f"{place}: {_other_digest(found, payload)}")
         if name.endswith(TENSORS_SUFFIX) and (specs := read_specs(path)) != payload.tensors:
             message = f"{place}: holds {_listed(specs)}, the manifest says {_listed(payload.tensors)}"
             raise CorruptedArtifactError(message)
         return path
+
+    def _read_range(self, stage: str, key: str, payload: Payload, start: int, stop: int) -> bytes:
+        blob = f"{artifact_prefix(stage, key)}/{payload.file}"
+        if not 0 <= start <= stop <= payload.size_bytes:
+            raise InputError(f"{self._place(blob)}: bytes {start} to {stop} of {payload.size_bytes}")
+        part = self._read_part(blob, start, stop) if start < stop else b""
+        if part is None:
+            raise CorruptedArtifactError(f"{self._place(blob)}: was removed while being read")
+        if len(part) != stop - start:
+            raise CorruptedArtifactError(f"{self._place(blob)}: bytes {start} to {stop} are {len(part)} bytes")
+        if len(part) == payload.size_bytes and (found := hashlib.sha256(part).hexdigest()) != payload.sha256:
+            raise CorruptedArtifactError(f"{self._place(blob)}: {_other_digest(found, payload)}")
+        return part
 
     def _manifest(self, stage: str, key: str) -> Manifest | None:
         name = f"{artifact_prefix(stage, key)}/{MANIFEST_NAME}"
@@ -287,3 +303,11 @@ class BlobStore(Quarantine):
             logger.warning("left as it is: %s", error)
             return False
         return manifest is None or file_name not in {payload.file for payload in manifest.payloads.values()}
+
+
+def _other_digest(found: str, payload: Payload) -> str:
+    return f"SHA-256 is {found}, the manifest says {payload.sha256}"
+
+
+def _listed(specs: Mapping[str, TensorSpec] | None) -> str:
+    return ", ".join(f"{name} {spec}" for name, spec in sorted((specs or {}).items())) or "no tensors"

@@ -50,6 +50,10 @@ class Blobs(ABC):
         """A local file with the blob's content, or None when there is none."""
 
     @abstractmethod
+    def _read_part(self, name: str, start: int, stop: int) -> bytes | None:
+        """The bytes `start` to `stop`, at least one, of a blob that had more than `start`; None when there is none."""
+
+    @abstractmethod
     def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         """An address of a blob that is there, for whoever has no credentials; to be kept as a file, if named."""
 

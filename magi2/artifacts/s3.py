@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Self
@@ -43,6 +43,7 @@ from magi2.artifacts.s3_requests import (
     check_request,
     create_object,
     foreign_type,
+    region_of,
     s3_errors,
     says_absent,
 )
@@ -74,7 +75,8 @@ class S3Store(BlobStore):
 
     `scratch` is a local folder for stage folders and downloads. The last `KEPT_DOWNLOADS` files that a process
     fetched are kept until it ends; an older one is deleted, so open at once what `fetch` gives. `lock` is used for
-    servers that ignore conditions only, see `open_store`.
+    servers that ignore conditions only, see `open_store`. `public_endpoint` is where browsers reach the server, which
+    this process need not; links lead there, or to the endpoint itself.
     """
 
     def __init__(
@@ -86,11 +88,13 @@ class S3Store(BlobStore):
         scratch: Path,
         prefix: str = "",
         region: str | None = None,
+        public_endpoint: str | None = None,
         lock: NamedLocks | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(scratch, clock)
         self._bucket, self._endpoint, self._region, self._lock = bucket, endpoint, region, lock
+        self._public_endpoint = public_endpoint
         self._credentials = credentials
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._query: dict[str, list[str] | str | tuple[str]] = {}
@@ -100,7 +104,7 @@ class S3Store(BlobStore):
         return f"S3Store({self.url!r})"
 
     @property
-    def url(self) -> str:
+    def url(self) -> str:  # without the public endpoint, which is no part of what the store is
         place = {"endpoint": self._endpoint, **({"region": self._region} if self._region else {})}
         return f"s3://{self._bucket}/{self._prefix}?{urlencode(place)}"
 
@@ -185,11 +189,23 @@ class S3Store(BlobStore):
                     file.write(block)
         return path
 
-    def _get(self, name: str) -> BaseHTTPResponse | None:
+    def _read_part(self, name: str, start: int, stop: int) -> bytes | None:
+        with self._errors(name):
+            response = self._get(name, offset=start, length=stop - start)
+            if response is None:
+                return None
+            part = bytearray()
+            for block in self._body(name, response):
+                part += block
+                if len(part) > stop - start:  # an object without an end, for all that is known
+                    raise InfrastructureError(f"{self._place(name)}: this server ignores that a range is asked for")
+            return bytes(part)
+
+    def _get(self, name: str, **part: int) -> BaseHTTPResponse | None:
         """The server's answer, whose content is yet to be read, or None when there is no such object."""
         try:
             place = (self._bucket, self._prefix + name)
-            response: BaseHTTPResponse = self._client.get_object(*place, extra_query_params=self._query)
+            response: BaseHTTPResponse = self._client.get_object(*place, extra_query_params=self._query, **part)
             return response
         except S3Error as error:
             if says_absent(error):
@@ -210,12 +226,25 @@ class S3Store(BlobStore):
             response.close()
             response.release_conn()
 
+    @property
+    def link_origin(self) -> str | None:
+        return self._public_endpoint
+
+    @cached_property
+    def _signer(self) -> Minio:
+        """What signs links. It asks the public endpoint nothing, to which this machine may have no way."""
+        if self._public_endpoint is None:
+            return self._client
+        scheme, _, host = self._public_endpoint.partition("://")
+        region = self._region or region_of(self._client, self._bucket)
+        return Minio(host, credentials=self._credentials, secure=scheme == "https", region=region)
+
     def _link(self, name: str, expires: timedelta, save_as: str | None) -> str:
         if not timedelta(seconds=1) <= expires <= LONGEST_LINK:
             raise InputError(f"a link for {expires}: the server grants one second to {LONGEST_LINK.days} days")
         saved = {"response-content-disposition": f'attachment; filename="{save_as}"'} if save_as else None
         with self._errors(name):
-            address = self._client.presigned_get_object(
+            address = self._signer.presigned_get_object(
                 self._bucket, self._prefix + name, expires=expires, response_headers=saved
             )
             return str(address)
@@ -292,7 +321,7 @@ class S3Store(BlobStore):
 
 def _type_of(name: str) -> str:
     """What a browser is told that an object is."""
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return mimetypes.guess_type(name, strict=False)[0] or "application/octet-stream"  # WebP is none of the strict ones
 
 
 class _Downloads:

@@ -112,6 +112,11 @@ def create_object(client: Minio, bucket: str, name: str, content: bytes) -> bool
     return True
 
 
+def region_of(client: Minio, bucket: str) -> str:
+    """The region for which the bucket's requests are signed; the server is asked once."""
+    return str(client._get_region(bucket))
+
+
 def begun_uploads(client: Minio, bucket: str, prefix: str) -> list[BegunUpload]:
     """The multipart uploads under way, or abandoned, of objects whose names begin with `prefix`.
 

@@ -111,6 +111,27 @@ class ArtifactStore(Protocol):
         """
         ...
 
+    def payload(self, stage: str, key: str, name: str) -> Payload:
+        """What the manifest says of a payload, whose presence and size are checked; none of it is read.
+
+        Raises: as `fetch` does.
+        """
+        ...
+
+    def read(self, stage: str, key: str, payload: Payload, start: int, stop: int) -> bytes:
+        """The bytes `start` to `stop` of a payload, the digest verified when they are all of it.
+
+        Raises: CorruptedArtifactError when it is not there any more or damaged; InputError for bytes that it has not.
+        """
+        ...
+
+    @property
+    def link_origin(self) -> str | None:
+        """Where a browser goes that follows what `link` gives: `file://` for a store in a folder, the origin
+        https://host[:port] of a server's public endpoint, None for a server that no browser is known to reach.
+        """
+        ...
+
     def link(self, stage: str, key: str, name: str, *, expires: timedelta, save_as: str | None = None) -> str:
         """An address at which anyone can read the payload until `expires` from now: for browsers, nothing is fetched.
 

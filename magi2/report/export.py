@@ -52,8 +52,14 @@ def export_report(
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
     `LONGEST_LINK`), or nothing; `cost` and `made` are what the catalog knows of the batch.
-    Raises: InputError for an unknown batch, or a folder that holds anything else or cannot be written to.
+    Raises: InputError for an unknown batch, for links to a server that has no address for browsers, or a folder that
+    holds anything else or cannot be written to.
     """
+    if clips == "link" and store.link_origin is None:
+        raise InputError(
+            f"--clips link: browsers have no way to the server of {store.url}",
+            hint="take --clips copy, or add &public_endpoint=https://host to MAGI2_STORE",
+        )
     shared = share(store, batch_id, cost, made)
     _take(folder, batch_id)
     with_files = tuple(_with_files(clip, store, folder, clips) for clip in shared.clips)

@@ -20,6 +20,7 @@ from magi2.artifacts import (
     open_store,
     save_tensors,
 )
+from magi2.artifacts.address import canonical_address
 from magi2.errors import ConfigError, ContractError, CorruptedArtifactError, InfrastructureError
 
 RECIPE = Recipe("preview", 1, seed=7)
@@ -198,6 +199,15 @@ def test_other_addresses_are_refused_with_a_hint(url: str) -> None:
         ("s3://clips?endpoint=host:9000", "endpoint is not like"),
         ("s3://clips?endpoint=http://host/path", "endpoint is not like"),
         ("s3://clips?endpoint=http://key:hidden@host", "endpoint is not like"),
+        ("s3://clips?endpoint=http://host?hidden", "endpoint is not like"),
+        ("s3://clips?endpoint=http://host:99999", "endpoint is not like"),
+        ("s3://clips?endpoint=http://host:0", "endpoint is not like"),
+        ("s3://clips?endpoint=http://", "endpoint is not like"),
+        ("s3://clips?public_endpoint=host", "public_endpoint is not like"),
+        ("s3://clips?public_endpoint=ftp://host", "public_endpoint is not like"),
+        ("s3://clips?public_endpoint=https://key:hidden@host", "public_endpoint is not like"),
+        ("s3://clips?public_endpoint=https://host/hidden", "public_endpoint is not like"),
+        ("s3://clips?public_endpoint=https://host%3B+script-src+*", "public_endpoint is not like"),
         ("s3://key:hidden@clips/prefix", "credentials do not belong"),
     ],
 )
@@ -210,4 +220,12 @@ def test_malformed_bucket_address_is_refused_without_showing_secrets(url: str, m
 def test_bucket_address_is_kept() -> None:
     url = "s3://clips/night/?endpoint=http%3A%2F%2Fhost%3A9000&region=eu-1"
     assert open_store(url).url == url
+    public = open_store(f"{url}&public_endpoint=https%3A%2F%2Fclips.example%2F")
+    assert (public.url, public.link_origin) == (url, "https://clips.example"), "one store, whoever looks at it"
+    assert canonical_address(f"{url}&public_endpoint=https://clips.example") == canonical_address(url)
+    assert (
+        open_store("s3://clips?endpoint=http://[::1]:9000").url
+        == "s3://clips/?endpoint=http%3A%2F%2F%5B%3A%3A1%5D%3A9000"
+    )
+    assert open_store("s3://clips?public_endpoint=").link_origin is None
     assert open_store("s3://clips").url == "s3://clips/?endpoint=https%3A%2F%2Fs3.amazonaws.com"

@@ -23,8 +23,11 @@ FULL = b"<Error><Code>XMinioStorageFull</Code><Message>no space</Message></Error
 
 
 @contextmanager
-def server(status: int, kind: str, body: bytes) -> Iterator[tuple[str, list[str]]]:
-    """Answers whatever is asked in the same way; its address and the methods that were asked for."""
+def server(status: int, kind: str, body: bytes, *, sent: int | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Answers whatever is asked in the same way; its address and the methods that were asked for.
+
+    Of the body it announces all and sends the first `sent` bytes.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,7 +39,7 @@ def server(status: int, kind: str, body: bytes) -> Iterator[tuple[str, list[str]
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                self.wfile.write(body[:sent])
 
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815
 
@@ -131,3 +134,16 @@ def test_a_full_scratch_disk_is_named_and_worth_a_retry(open_store: Callable[[st
         store = open_store(endpoint)
         with files_of_at_most(1000), pytest.raises(InfrastructureError, match=f"{tmp_path}.*File too large"):
             store._download("clip.mp4")
+
+
+def test_a_server_that_sends_more_than_the_part_is_not_read_to_its_end(open_store: Callable[[str], S3Store]) -> None:
+    more = pytest.raises(InfrastructureError, match="ignores that a range is asked for")
+    with server(200, "video/mp4", bytes(5000)) as (endpoint, _), more:
+        open_store(endpoint)._read_part("clip.mp4", 0, 1000)
+
+
+def test_a_part_that_is_broken_off_is_one_line_and_worth_a_retry(open_store: Callable[[str], S3Store]) -> None:
+    short = pytest.raises(InfrastructureError, match=r"clip.mp4 at http.*400 bytes read")
+    with server(206, "video/mp4", bytes(1000), sent=400) as (endpoint, _), short as caught:
+        open_store(endpoint)._read_part("clip.mp4", 0, 1000)
+    assert "\n" not in str(caught.value)

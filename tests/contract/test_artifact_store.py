@@ -154,11 +154,14 @@ def test_unknown_payload_error_lists_the_payloads_there_are(store: ArtifactStore
         store.fetch(STAGE, recipe().key, "clip.mov")
 
 
-@pytest.mark.parametrize(("name", "content_type"), [("clip.mp4", "video/mp4"), ("poster.jpg", "image/jpeg")])
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [("clip.mp4", "video/mp4"), ("poster.jpg", "image/jpeg"), ("small.webp", "image/webp")],
+)
 def test_link_leads_to_the_payload_without_credentials(store: ArtifactStore, name: str, content_type: str) -> None:
-    publish(store, {"clip.mp4": b"picture", "poster.jpg": b"still"})
+    publish(store, {name: b"picture"})
     with urlopen(store.link(STAGE, recipe().key, name, expires=timedelta(minutes=5)), timeout=30) as response:
-        assert response.read() == {"clip.mp4": b"picture", "poster.jpg": b"still"}[name]
+        assert response.read() == b"picture"
         assert response.headers["Content-Type"] == content_type
 
 
@@ -187,6 +190,40 @@ def test_link_asks_for_the_manifest_and_one_size_whatever_else_the_artifact_has(
     store.link(STAGE, recipe().key, "poster.jpg", expires=timedelta(minutes=5))
     poster = published.payloads["poster.jpg"].file
     assert [PurePosixPath(blob).name for blob in asked] == ["manifest.json", poster]
+
+
+def test_payload_is_read_by_parts_without_a_local_copy(lab: StoreLab, store: ArtifactStore) -> None:
+    content = bytes(range(256)) * 8
+    published = publish(store, {"clip.mp4": content, "empty.bin": b""})
+    payload = store.payload(STAGE, recipe().key, "clip.mp4")
+    assert payload == published.payloads["clip.mp4"]
+    for start, stop in ((0, len(content)), (0, 1), (100, 300), (2047, 2048), (7, 7)):
+        assert store.read(STAGE, recipe().key, payload, start, stop) == content[start:stop]
+    assert store.read(STAGE, recipe().key, store.payload(STAGE, recipe().key, "empty.bin"), 0, 0) == b""
+    for start, stop in ((-1, 5), (5, 4), (0, 2049), (2048, 2049)):
+        with pytest.raises(InputError, match=f"bytes {start} to {stop} of 2048"):
+            store.read(STAGE, recipe().key, payload, start, stop)
+
+
+def test_part_of_what_is_not_there_is_refused_as_fetching_it_is(lab: StoreLab, store: ArtifactStore) -> None:
+    with pytest.raises(CorruptedArtifactError, match="no such artifact"):
+        store.payload(STAGE, recipe().key, "clip.mp4")
+    published = publish(store, {"clip.mp4": b"picture"})
+    with pytest.raises(ContractError, match=r"no payload 'clip.mov'.*clip.mp4"):
+        store.payload(STAGE, recipe().key, "clip.mov")
+    payload, place = published.payloads["clip.mp4"], payload_path(published, "clip.mp4")
+    lab.write(place, b"pict")
+    with pytest.raises(CorruptedArtifactError, match="has 4 bytes"):
+        store.payload(STAGE, recipe().key, "clip.mp4")
+    with pytest.raises(CorruptedArtifactError, match="bytes 2 to 7 are 2 bytes"):
+        store.read(STAGE, recipe().key, payload, 2, 7)
+    lab.write(place, b"pixture")
+    with pytest.raises(CorruptedArtifactError, match="SHA-256"):
+        store.read(STAGE, recipe().key, payload, 0, 7)
+    assert store.read(STAGE, recipe().key, payload, 0, 2) == b"pi", "of a part nobody knows the digest"
+    lab.delete(place)
+    with pytest.raises(CorruptedArtifactError, match="removed while being read"):
+        store.read(STAGE, recipe().key, payload, 0, 7)
 
 
 def test_stage_folder_is_private_empty_and_gone_afterwards(store: ArtifactStore) -> None:

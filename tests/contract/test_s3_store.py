@@ -275,6 +275,24 @@ def test_link_can_make_a_browser_keep_the_file(s3_server: Any, tmp_path: Path) -
         store.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(minutes=1), save_as='x"; a="b.mp4')
 
 
+@pytest.mark.parametrize("region", [None, "us-east-1"])
+def test_link_leads_to_the_public_endpoint_which_signing_it_does_not_ask(
+    s3_server: Any, tmp_path: Path, region: str | None
+) -> None:
+    port = s3_server.endpoint.rpartition(":")[2]
+    public = f"http://localhost:{port}"
+    store = open_lab(s3_server, tmp_path, public_endpoint=public, region=region)
+    publish(store, {"clip.mp4": b"abc"})
+    link = store.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(minutes=1))
+    assert (store.link_origin, link.startswith(f"{public}/{s3_server.bucket}/")) == (public, True)
+    with urlopen(link, timeout=30) as response:
+        assert response.read() == b"abc"
+    away = open_lab(s3_server, tmp_path, prefix=store._prefix, public_endpoint="https://clips.invalid", region=region)
+    link = away.link("preview", RECIPE.key, "clip.mp4", expires=timedelta(minutes=1))
+    assert link.startswith("https://clips.invalid/")
+    assert open_lab(s3_server, tmp_path).link_origin is None
+
+
 @pytest.mark.parametrize("expires", [timedelta(0), timedelta(days=8)])
 def test_link_for_a_time_that_no_server_grants_is_refused(s3_server: Any, tmp_path: Path, expires: timedelta) -> None:
     store = open_lab(s3_server, tmp_path)

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 from minio.credentials import StaticProvider
 
+from magi2.artifacts.address import open_store
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.s3 import S3Store
 from magi2.artifacts.store import ArtifactStore
@@ -247,6 +248,7 @@ def test_a_bucket_gives_copies_or_links_that_last_a_week(tmp_path: Path) -> None
             prefix="night",
             credentials=credentials,
             scratch=tmp_path / "scratch",
+            public_endpoint=server.endpoint.replace("127.0.0.1", "localhost"),
         )
         plan = rendered(store, [clip(1)])
         content = f"clip.mp4 of {clip(1).clip_id}".encode()
@@ -258,4 +260,13 @@ def test_a_bucket_gives_copies_or_links_that_last_a_week(tmp_path: Path) -> None
         assert urlopen(address).read() == content
         assert "X-Amz-Expires=604800" in address
         (policy,) = [value for value in page.values("meta", "content") if "default-src" in value]
-        assert f"media-src 'self' file: {server.endpoint};" in policy
+        assert f"media-src 'self' file: {store.link_origin};" in policy
+
+
+def test_links_to_a_server_without_a_public_endpoint_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    plan = rendered(LocalStore(tmp_path / "store"), [clip(1)])
+    bucket = open_store("s3://clips?endpoint=http://s3:8333", scratch=tmp_path)
+    with pytest.raises(InputError, match="--clips link: browsers have no way to the server of s3://clips/") as caught:
+        export_report(bucket, plan.batch_id, tmp_path / "out", clips="link")
+    assert "--clips copy" in str(caught.value.hint) and "public_endpoint=" in str(caught.value.hint)
+    assert not (tmp_path / "out").exists()
