@@ -15,6 +15,7 @@ from magi2.errors import InputError
 
 MAX_SEED = 2**53 - 1  # the largest integer that JSON readers keep exact
 CLIP, POSTER, CONTACT_SHEET = "clip.mp4", "poster.jpg", "contact_sheet.jpg"  # the files of a delivered clip
+THUMBNAIL = "thumbnail.webp"  # one more, which clips that were delivered by older versions lack
 
 
 class StageName(StrEnum):

@@ -1,24 +1,28 @@
-"""Still pictures of a clip: a poster and a contact sheet. Equal videos give equal bytes."""
+"""Still pictures of a clip: a poster, a thumbnail of it and a contact sheet. Equal videos give equal bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
 from magi2.errors import MediaError
 from magi2.files import partial_file
+from magi2.media.image import load_image
 from magi2.media.reading import count_frames, read_frames
 
 POSTER_CANDIDATES = 9
 CELL_WIDTH = 320
 MARGIN = 4
-_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+THUMBNAIL_SIDE = 480
+_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
+_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 90}, "WEBP": {"quality": 80, "method": 4}}
 
 
 def write_poster(video: Path, target: Path) -> None:
-    """Save the most contrasted of nine evenly spaced frames of `video`, full size, as JPEG or PNG by suffix.
+    """Save the most contrasted of nine evenly spaced frames of `video`, full size, as JPEG, PNG or WebP by suffix.
 
     Contrast keeps fades and black openings out. Two frames are in memory at most.
     Raises: MediaError when the video is unreadable or empty, or the target cannot be written.
@@ -31,6 +35,16 @@ def write_poster(video: Path, target: Path) -> None:
     if best is None:
         raise MediaError(f"{video}: ends before its first frame")
     _save(Image.fromarray(best[1].numpy()), target)
+
+
+def write_thumbnail(poster: Path, target: Path) -> None:
+    """Save a picture again, at most `THUMBNAIL_SIDE` pixels wide and high and never enlarged.
+
+    Raises: ImageError when the poster is not readable, MediaError when the target cannot be written.
+    """
+    image = load_image(poster)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.LANCZOS)
+    _save(image, target)
 
 
 def write_contact_sheet(video: Path, target: Path, columns: int = 4, rows: int = 4) -> None:
@@ -81,4 +95,4 @@ def _save(image: Image.Image, target: Path) -> None:
     if file_format is None:
         raise MediaError(f"cannot write {target}: a picture's name ends in one of {', '.join(_FORMATS)}")
     with partial_file(target, MediaError) as partial:
-        image.save(partial, format=file_format, **({"quality": 90} if file_format == "JPEG" else {}))
+        image.save(partial, format=file_format, **_OPTIONS.get(file_format, {}))

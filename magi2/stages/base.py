@@ -163,9 +163,10 @@ class Stage(ABC, Generic[Models]):
         """The artifact of `recipe` is stored, or made again and compared: what was kept to make it may go."""
 
     def differences(self, manifest: Manifest, product: Product) -> tuple[str, ...]:
-        """Payloads of a stored artifact that came out otherwise this time."""
+        """Payloads of a stored artifact that came out otherwise this time; a file that it lacks is no difference."""
         stored = {name: payload.sha256 for name, payload in manifest.payloads.items()}
-        return tuple(name for name, path in product.files.items() if stored.get(name) != sha256_file(path))
+        both = ((name, path) for name, path in product.files.items() if name in stored)
+        return tuple(name for name, path in both if stored[name] != sha256_file(path))
 
     def _audit(self, manifest: Manifest, make: Callable[[Models, Path], Product]) -> Product:
         with self.context.store.stage_folder(manifest.stage, manifest.key) as folder:

@@ -1,4 +1,4 @@
-"""mux: lossless picture and sound become the delivered file, a poster, a contact sheet and a probe report."""
+"""mux: lossless picture and sound become the delivered file, pictures of it and a probe report."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from magi2.artifacts.recipe import Recipe
 from magi2.media.audio import audio_sample_count
 from magi2.media.deliver import deliver
 from magi2.media.delivery import delivered_frame_count
-from magi2.media.poster import write_contact_sheet, write_poster
+from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import missing_input
 from magi2.stages.contracts import PICTURE, PROBE, SOUND, check_promise
-from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, THUMBNAIL, Clip, StageName
 
 
 class MuxStage(Stage[None]):
@@ -56,10 +56,11 @@ class MuxStage(Stage[None]):
         count = delivered_frame_count(spec, frame_count=frames, fps=fps, sample_count=audio_sample_count(sound))
         check_clip(found, ExpectedClip(spec.codec, width, height, count, fps))
         write_poster(picture, folder / POSTER)
+        write_thumbnail(folder / POSTER, folder / THUMBNAIL)
         write_contact_sheet(picture, folder / CONTACT_SHEET)
         (folder / PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
         return Product(
-            files={name: folder / name for name in (CLIP, POSTER, CONTACT_SHEET, PROBE)},
+            files={name: folder / name for name in (CLIP, POSTER, THUMBNAIL, CONTACT_SHEET, PROBE)},
             flags=decoded.flags,
             report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
         )

@@ -16,7 +16,7 @@ from magi2.media.audio import write_audio
 from magi2.media.deliver import deliver
 from magi2.media.delivery import DeliverySpec
 from magi2.media.ffmpeg import Ffmpeg
-from magi2.media.poster import write_contact_sheet, write_poster
+from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, MediaProbe, check_clip, probe
 from tests.media.media_clips import moving_frames, tone, write_lossless
 
@@ -102,6 +102,21 @@ def test_poster_repeats_and_avoids_the_black_opening(tmp_path: Path, program: Ff
     with Image.open(tmp_path / f"a{suffix}") as poster:
         assert poster.size == (64, 48)
         assert max(high for _, high in poster.getextrema()) > 200
+
+
+@pytest.mark.parametrize(
+    ("size", "small"),
+    [((1920, 1080), (480, 270)), ((1088, 1920), (272, 480)), ((64, 32), (64, 32)), ((4000, 2), (480, 1))],
+)
+def test_thumbnail_is_a_small_webp_and_never_larger_than_its_poster(
+    tmp_path: Path, size: tuple[int, int], small: tuple[int, int]
+) -> None:
+    Image.effect_noise(size, 60).convert("RGB").save(tmp_path / "poster.jpg")
+    for name in ("a.webp", "b.webp"):
+        write_thumbnail(tmp_path / "poster.jpg", tmp_path / name)
+    with Image.open(tmp_path / "a.webp") as thumbnail:
+        assert (thumbnail.format, thumbnail.size) == ("WEBP", small)
+    assert (tmp_path / "a.webp").read_bytes() == (tmp_path / "b.webp").read_bytes()
 
 
 def test_contact_sheet_shows_frames_in_reading_order(tmp_path: Path, program: Ffmpeg) -> None:

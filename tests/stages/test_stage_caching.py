@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from magi2.artifacts.local import LocalStore
 from magi2.stages.base import DIFFERS
@@ -165,8 +167,27 @@ def test_a_forced_stage_is_made_again_and_compared(
     before = stored_files(store)
     (result,) = run_stage(context, StageName.MUX, clips)
     assert (result.state, result.flags) == ("made", ())
-    monkeypatch.setattr("magi2.stages.mux.write_poster", lambda picture, target: target.write_bytes(b"another"))
+    monkeypatch.setattr("magi2.stages.mux.write_poster", lambda picture, target: Image.new("RGB", (9, 9)).save(target))
     (result,) = run_stage(context, StageName.MUX, clips)
-    assert result.flags == (f"{DIFFERS}poster.jpg",)
+    assert result.flags == (f"{DIFFERS}poster.jpg", f"{DIFFERS}thumbnail.webp")
     assert stored_files(store) == before, "the stored artifact stays as it is"
-    assert payload_file(store, "mux", result.key, "poster.jpg").read_bytes() != b"another"
+
+
+def test_a_clip_that_was_stored_without_a_thumbnail_stays_as_it_is(
+    preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    store, clips = preview_render.copy(tmp_path / "store"), preview_render.clips[:1]
+    context = make_context(tiny_checkpoint, store, preview_render.profile)
+    (made,) = run_stage(context, StageName.MUX, clips)
+    payload_file(store, "mux", made.key, "thumbnail.webp").unlink()
+    (path,) = store.glob(f"artifacts/mux/*/{made.key}/manifest.json")
+    manifest = json.loads(path.read_text())
+    del manifest["payloads"]["thumbnail.webp"]
+    path.write_text(json.dumps(manifest))
+    before = stored_files(store)
+    (found,) = run_stage(context, StageName.MUX, clips)
+    assert (found.state, found.key, found.flags) == ("reused", made.key, ())
+    context.force = frozenset([StageName.MUX])
+    (again,) = run_stage(context, StageName.MUX, clips)
+    assert (again.state, again.key, again.flags) == ("made", made.key, ()), "what it lacks is no difference"
+    assert stored_files(store) == before
