@@ -1,8 +1,11 @@
 """How quick the Renders page stays: `python -m benchmarks.renders_api [--clips 5000] [--viewers 20] [--seconds 60]`.
 
+`--streams 20` adds people who each play a film of 16 Mbit/s all the time, `--rate 0` lets them take what they get.
+
 A real API server of Airflow (SQLite, one process) with the plugin, on a catalog with one running batch and nine
 finished ones. Each viewer, logged in, does what the page does: it opens batches, pages, filters, looks at clips, loads
-posters and asks again for what runs, with about a second between two calls. Prints percentiles by route as JSON; the
+thumbnails and asks again for what runs, with about a second between two calls; "airflow" is a route that is not the
+plugin's. Prints percentiles by route as JSON; the
 goal is 300 ms at the 95th of every route.
 """
 
@@ -40,7 +43,8 @@ FINISHED = [f"{number:016x}" for number in range(1, 10)]
 ARTIFACTS = 100
 SEEDS_A_PROMPT = 5
 STAGES = list(StageName)
-POSTER = b"\xff\xd8\xff" + bytes(20_000)
+PICTURE = b"\xff\xd8\xff" + bytes(20_000)
+FILM_BYTES = 40 * 2**20
 
 
 def main() -> None:
@@ -50,17 +54,19 @@ def main() -> None:
     parser.add_argument("--viewers", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two calls of a viewer, on average")
+    parser.add_argument("--streams", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=2.0, help="megabytes a second that each of these takes, 0: all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         clips = fill(folder, arguments.clips)
         airflow = api_server(folder)
         try:
-            times = asyncio.run(watch(airflow.url, clips, arguments.viewers, arguments.seconds, arguments.pause))
+            times = asyncio.run(watch(airflow.url, clips, arguments))
         finally:
             airflow.stop()
     routes = {route: percentiles(values) for route, values in sorted(times.items())}
-    setting = {name: getattr(arguments, name) for name in ("clips", "viewers", "pause")}
+    setting = {name: getattr(arguments, name) for name in ("clips", "viewers", "pause", "streams", "rate")}
     print(json.dumps({**setting, "load": round(os.getloadavg()[0], 1), "ms": routes}, indent=1))
 
 
@@ -115,7 +121,8 @@ def artifacts(store: LocalStore, catalog: Catalog) -> tuple[list[Manifest], list
     """Delivered files and captions, which the clips share."""
     delivered, captions = [], []
     for number in range(ARTIFACTS):
-        files = {"clip.mp4": bytes(100_000), "poster.jpg": POSTER, "contact_sheet.jpg": POSTER}
+        pictures = dict.fromkeys(("poster.jpg", "thumbnail.webp", "contact_sheet.jpg"), PICTURE)
+        files = {"clip.mp4": bytes(100_000 if number else FILM_BYTES), **pictures}
         delivered.append(publish(store, StageName.MUX, number, files))
         text = Caption(f"a long caption of take {number}, " * 50).to_json()
         captions.append(publish(store, StageName.ENHANCE, number, {CAPTION: text}))
@@ -202,17 +209,33 @@ def api_server(folder: Path) -> LocalAirflow:
     return airflow
 
 
-async def watch(url: str, clips: list[Rendered], viewers: int, seconds: float, pause: float) -> dict[str, list[float]]:
+async def watch(url: str, clips: list[Rendered], asked: argparse.Namespace) -> dict[str, list[float]]:
     """Let the viewers look; the seconds of every call by route."""
     times: dict[str, list[float]] = defaultdict(list)
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         answer = await client.post("/auth/token", json={"username": "vic", "password": "vic"})
         client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         await visit(Viewer(client, random.Random(0), defaultdict(list), 0.0), clips)  # opens the catalog, fills caches
-        end = time.monotonic() + seconds
-        people = [Viewer(client, random.Random(number), times, pause) for number in range(1, viewers + 1)]
-        await asyncio.gather(*(until(end, person, clips, visit) for person in people))
+        end = time.monotonic() + asked.seconds
+        people = [Viewer(client, random.Random(number), times, asked.pause) for number in range(1, asked.viewers + 1)]
+        streams = (play(client, end, asked.rate, times) for _ in range(asked.streams))
+        await asyncio.gather(*(until(end, person, clips, visit) for person in people), *streams)
     return times
+
+
+async def play(client: httpx.AsyncClient, end: float, rate: float, times: dict[str, list[float]]) -> None:
+    """Play the first film again and again; the seconds until each piece of it came."""
+    while time.monotonic() < end:
+        key, headers = Recipe(StageName.MUX, 1, seed=0).key, {"Range": "bytes=0-"}
+        async with client.stream("GET", f"/renders/media/{key}/clip.mp4", headers=headers) as answer:
+            answer.raise_for_status()
+            asked = time.monotonic()
+            async for piece in answer.aiter_raw(2**18):
+                times["film, each 256 KiB"].append(time.monotonic() - asked)
+                await asyncio.sleep(len(piece) / (rate * 1e6) if rate else 0)
+                asked = time.monotonic()
+                if asked > end:
+                    return
 
 
 @dataclass(frozen=True)
@@ -257,7 +280,8 @@ async def visit(person: Viewer, clips: list[Rendered]) -> None:
     clip = pick.choice([each for each in clips if each.key])
     await person.get("clip", f"{batch}/clips/{clip.clip_id}")
     await person.get("others", f"{batch}/clips/{clip.clip_id}/others")
-    await person.get("poster", f"/renders/media/{clip.key}/poster.jpg")
+    await person.get("thumbnail", f"/renders/media/{clip.key}/thumbnail.webp")
+    await person.get("airflow", "/api/v2/version")
     await person.get("plain batch", f"/renders/batches/{LIVE}")
     for _ in range(3):
         await person.get("batch", batch)

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.browser.browser_site import BrowserSite
+from tests.browser.browser_site import HIDDEN_HOST, BrowserSite
 
 T = TypeVar("T")
 TIMEOUT_S = 20.0
@@ -25,6 +25,7 @@ FLAGS = (
     "--disable-gpu",
     "--hide-scrollbars",
     "--autoplay-policy=no-user-gesture-required",
+    f"--host-resolver-rules=MAP {HIDDEN_HOST} ~NOTFOUND",
 )
 
 

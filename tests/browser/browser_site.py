@@ -11,11 +11,13 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from magi2.artifacts import ArtifactStore, open_store
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, catalog_url, open_catalog
 from magi2.catalog.clips import ClipQuery
 from magi2.config.settings import Settings
 from magi2.types import Clip, StageName
 from tests.browser.browser_batch import render_batch, write_rows
+from tests.real_servers import S3Server
 from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
@@ -24,6 +26,8 @@ NIGHT_RUN, LIVE_RUN = "manual__night", "manual__live"
 LIVE, WATCHED, MANY = "1" * 16, "2" * 16, "5" * 16
 MANY_CLIPS = 5000
 PROFILE = "0" * 64
+HIDDEN_HOST = "localhost"
+"""To the browser no such host."""
 
 
 @dataclass
@@ -39,10 +43,19 @@ class BrowserSite:
     def catalog(self) -> Catalog:
         return open_catalog(catalog_url(self.settings))
 
+    @cached_property
+    def store(self) -> ArtifactStore:
+        return open_store(self.settings.store)
+
     @classmethod
-    def at(cls, folder: Path, checkpoint: Path, template: Path) -> BrowserSite:
-        """A deployment in a folder; nothing of it runs yet."""
-        settings = Settings(ckpt_root=checkpoint, store=str(folder / "store"), price_per_accelerator_hour=2.5)
+    def at(cls, folder: Path, checkpoint: Path, template: Path, server: S3Server) -> BrowserSite:
+        """A deployment in a folder, with its store on a server to which the browser has no way; nothing runs yet."""
+        settings = Settings(
+            ckpt_root=checkpoint,
+            store=f"s3://{server.bucket}/site?endpoint={hidden_from_browsers(server.endpoint)}",
+            catalog=f"sqlite:///{folder}/catalog.sqlite",
+            price_per_accelerator_hour=2.5,
+        )
         home = folder / "airflow"
         home.mkdir()
         passwords = home / "passwords.json"
@@ -53,6 +66,8 @@ class BrowserSite:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             "MAGI2_CKPT_ROOT": str(checkpoint),
             "MAGI2_STORE": settings.store,
+            "MAGI2_CATALOG": str(settings.catalog),
+            **credentials_of(server),
             "MAGI2_PRICE_PER_ACCELERATOR_HOUR": "2.5",
         }
         return cls(LocalAirflow(home, environment=environment, template=template), settings)
@@ -124,6 +139,16 @@ class BrowserSite:
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.RUNNING)
         failure: dict[str, Any] = {"failed_stage": StageName.PREVIEW, "reason": "not enough memory"}
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.FAILED, **failure)
+
+
+def hidden_from_browsers(endpoint: str) -> str:
+    """The endpoint by a name that this machine resolves and the browser does not."""
+    return endpoint.replace("127.0.0.1", HIDDEN_HOST)
+
+
+def credentials_of(server: S3Server) -> dict[str, str]:
+    """What whoever asks the server needs in their environment."""
+    return {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
 
 
 def clip(number: int) -> Clip:

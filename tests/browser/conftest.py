@@ -1,4 +1,4 @@
-"""One Airflow API server and one Chromium for all tests of this folder."""
+"""One S3 server, one Airflow API server and one Chromium for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from selenium import webdriver
 
 from tests.browser.browser_page import Page, open_chromium
-from tests.browser.browser_site import BrowserSite
+from tests.browser.browser_site import BrowserSite, credentials_of
+from tests.real_servers import S3Server, seaweedfs
 
 
 @pytest.fixture(scope="package")
@@ -21,11 +22,23 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 
 @pytest.fixture(scope="package")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in credentials_of(server).items():
+            patch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="package")
 def site(
-    chromium: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path
+    chromium: webdriver.Chrome,
+    s3_server: S3Server,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_checkpoint: Path,
+    airflow_template: Path,
 ) -> Iterator[BrowserSite]:
     folder = tmp_path_factory.mktemp("browser")
-    site = BrowserSite.at(folder, tiny_checkpoint, airflow_template)
+    site = BrowserSite.at(folder, tiny_checkpoint, airflow_template, s3_server)
     try:
         with ThreadPoolExecutor(1) as helper:
             filled = helper.submit(site.fill, folder)

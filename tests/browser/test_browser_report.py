@@ -12,11 +12,13 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from magi2.artifacts.local import LocalStore
+from magi2.artifacts import ArtifactStore, LocalStore, open_store
 from magi2.errors import ImageError
 from magi2.media.ffmpeg import find_ffmpeg
 from magi2.report.export import ClipFiles, export_report
 from magi2.types import StageName
+from tests.browser.browser_site import hidden_from_browsers
+from tests.real_servers import S3Server
 from tests.report_samples import clip, rendered
 
 HOSTILE = ["<script>document.title = 'taken'</script>", '"><img src=x onerror="document.title = 1">', "</style><b>"]
@@ -35,9 +37,14 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def open_report(
-    chromium: webdriver.Chrome, folder: Path, contents: dict[str, bytes], *, clips: ClipFiles = "copy"
+    chromium: webdriver.Chrome,
+    folder: Path,
+    contents: dict[str, bytes],
+    *,
+    clips: ClipFiles = "copy",
+    store: ArtifactStore | None = None,
 ) -> None:
-    store = LocalStore(folder / "store")
+    store = store or LocalStore(folder / "store")
     made = [clip(number, prompt=text) for number, text in enumerate(HOSTILE)]
     failures = {made[2].clip_id: (StageName.PREVIEW, ImageError(HOSTILE[0]))}
     plan = rendered(store, made, failures, contents)
@@ -57,11 +64,25 @@ def test_a_clip_is_opened_played_and_seeked(
     open_report(chromium, tmp_path, contents, clips=clips)
     posters = "return [...document.images].map(each => each.naturalWidth)"
     WebDriverWait(chromium, 20).until(lambda _: chromium.execute_script(posters) == [128, 128])
+    play_from_the_second_second(chromium)
+    assert complaints(chromium) == []
+
+
+def play_from_the_second_second(chromium: webdriver.Chrome) -> None:
     chromium.find_element(By.CSS_SELECTOR, ".clips summary").click()
     video = chromium.find_element(By.CSS_SELECTOR, ".clips details[open] video")
     chromium.execute_script("arguments[0].muted = true; arguments[0].currentTime = 2; arguments[0].play()", video)
     passed = "return arguments[0].currentTime > 2.2 && !arguments[0].error"
     WebDriverWait(chromium, 20).until(lambda _: chromium.execute_script(passed, video))
+
+
+def test_a_linked_clip_plays_from_the_public_endpoint_of_a_store_that_the_browser_does_not_know(
+    chromium: webdriver.Chrome, s3_server: S3Server, tmp_path: Path, contents: dict[str, bytes]
+) -> None:
+    endpoint = hidden_from_browsers(s3_server.endpoint)
+    address = f"s3://{s3_server.bucket}/report?endpoint={endpoint}&public_endpoint={s3_server.endpoint}"
+    open_report(chromium, tmp_path, contents, clips="link", store=open_store(address, scratch=tmp_path))
+    play_from_the_second_second(chromium)
     assert complaints(chromium) == []
 
 

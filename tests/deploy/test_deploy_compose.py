@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from magi2.artifacts import open_store
 from magi2.config.settings import Settings
 from tests.deploy.deploy_compose import (
     AIRFLOW_ENV,
@@ -232,3 +233,8 @@ def test_device_profiles_differ_only_in_image_and_devices() -> None:
         key: musa[key] for key in musa if key not in special
     }
     assert cuda["shm_size"] == "32gb" and cuda["ulimits"]["memlock"] == -1
+
+
+def test_browsers_are_not_sent_to_a_store_that_they_cannot_reach() -> None:
+    store = open_store(SERVICES["airflow-api-server"]["environment"]["MAGI2_STORE"])
+    assert "ports" not in SERVICES["s3"] and store.link_origin is None

@@ -72,7 +72,7 @@ TABLE = [
     Row(
         "magi2_airflow.renders",
         "artifacts batches catalog config deployment errors prompts recipes report types",
-        "airflow fastapi httpx magi2_airflow prometheus_client pydantic",
+        "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount"),
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.

@@ -23,13 +23,14 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | POST /api/batches/{batch_id}/resume | Acted | body: ResumeRequest |
 | POST /api/batches/{batch_id}/priority | Acted | body: PriorityRequest |
 | POST /api/batches/{batch_id}/budget | Acted | body: BudgetRequest; 409 when no price is set |
-| GET, HEAD /media/{key}/{name} | a file | clip.mp4, poster.jpg, contact_sheet.jpg; ranges; ?download=1 to save it |
+| GET, HEAD /media/{key}/{name} | a file | names as in Media; a range, If-Range, If-None-Match; ?download=1 saves it |
 | GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
 | GET, HEAD /static/{name} | a file | renders.js, renders.css and what lies beside them |
 
 Errors are `{"detail": text}`: 400 what was asked for makes no sense, 401 nobody is logged in, 403 no right to it or a
 cross-site request, 404 not there, 409 the batch is in no state for it or the store is not the catalog's, 422 a
-malformed request (its `detail` is a list of `type`, `loc` and `msg`), 503 catalog or store do not answer. What Airflow
+malformed request (its `detail` is a list of `type`, `loc` and `msg`), 503 catalog or store do not answer, or too many
+ask for media at once (with Retry-After). What Airflow
 refuses keeps Airflow's status and `detail`. A POST needs `Content-Type: application/json`; its body may be `{}` where
 all is optional.
 Times are ISO 8601 in UTC, durations seconds, memory bytes, money an amount of `currency` (null: no price is set).
@@ -125,10 +126,11 @@ class BatchPage(Answer):
 
 
 class Media(Answer):
-    """Where a delivered clip's files are."""
+    """Where a delivered clip's files are. `thumbnail` leads to the poster where a clip has none."""
 
     clip: str
     poster: str
+    thumbnail: str
     contact_sheet: str
     download: str
 

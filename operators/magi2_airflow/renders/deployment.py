@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 from typing import Annotated
-from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, HTTPException, Path
 
@@ -40,10 +39,15 @@ class PageDeployment(Deployment):
         return StoreCheck(self.store, self.catalog)
 
     @property
+    def links_media(self) -> bool:
+        """Whether browsers get media from the store's public endpoint; else they come through this server."""
+        return (self.store.link_origin or "").startswith("http")
+
+    @property
     def media_origin(self) -> str:
-        """Where links to media lead, as a content security policy says it; empty when they lead here."""
-        endpoint = dict(parse_qsl(urlsplit(self.store.url).query)).get("endpoint", "")
-        return "https://*.amazonaws.com" if endpoint.endswith(".amazonaws.com") else endpoint
+        """Where media come from besides here, as a content security policy says it; empty when from nowhere."""
+        origin = (self.store.link_origin or "") if self.links_media else ""
+        return "https://*.amazonaws.com" if origin.endswith(".amazonaws.com") else origin
 
     def batch(self, batch_id: str) -> BatchRecord:
         """The batch. Raises HTTPException 404 when the catalog has none of this id."""

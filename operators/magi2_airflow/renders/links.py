@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fastapi import Depends, Request
 
-from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, THUMBNAIL, StageName
 from magi2_airflow.mount import MOUNT
 from magi2_airflow.renders.contract import Media
 
@@ -27,6 +27,7 @@ class Links:
         return Media(
             clip=f"{folder}/{CLIP}",
             poster=f"{folder}/{POSTER}",
+            thumbnail=f"{folder}/{THUMBNAIL}",
             contact_sheet=f"{folder}/{CONTACT_SHEET}",
             download=f"{folder}/{CLIP}?download=1",
         )

@@ -125,7 +125,7 @@ def _grid(clips: Iterable[ClipCard], links: Links) -> Markup:
 
 def _card(clip: ClipCard, links: Links) -> list[Markup]:
     address = f"{links.root}/batches/{clip.batch_id}/clips/{clip.clip_id}"
-    poster = element("img", src=clip.media.poster, alt="", loading="lazy") if clip.media else Markup("")
+    poster = element("img", src=clip.media.thumbnail, alt="", loading="lazy") if clip.media else Markup("")
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
     title = link(address, ", ".join(clip.names) or clip.clip_id[:12])
     facts = f"{clip.profile}, seed {clip.seed}, {', '.join([state, *clip.flags])}"

@@ -68,6 +68,7 @@ def test_a_card_cuts_its_prompt_and_names_its_files(site: Site, viewer: TestClie
     assert clips["fox"]["media"] == {
         "clip": f"/media/{site.key('fox')}/clip.mp4",
         "poster": f"/media/{site.key('fox')}/poster.jpg",
+        "thumbnail": f"/media/{site.key('fox')}/thumbnail.webp",
         "contact_sheet": f"/media/{site.key('fox')}/contact_sheet.jpg",
         "download": f"/media/{site.key('fox')}/clip.mp4?download=1",
     }

@@ -62,7 +62,7 @@ def test_batches_lead_to_clips_and_clips_to_their_files(site: Site, viewer: Test
     assert f"/batches/{BATCH}" in batches.all("a", "href") and HOSTILE in batches.text
     batch = Seen(viewer.get(f"/batches/{BATCH}").text)
     assert f"/batches/{BATCH}/clips/{site.id('fox')}" in batch.all("a", "href")
-    assert f"/media/{site.key('fox')}/poster.jpg" in batch.all("img", "src")
+    assert f"/media/{site.key('fox')}/thumbnail.webp" in batch.all("img", "src")
     assert "failed in preview: a rank was lost" in batch.text
     clip = Seen(viewer.get(f"/batches/{BATCH}/clips/{site.id('cat')}").text)
     assert clip.all("video", "src") == [f"/media/{site.key('cat')}/clip.mp4"]

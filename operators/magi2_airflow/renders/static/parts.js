@@ -85,10 +85,10 @@ function StageBar({ bar, isDetailed }) {
   );
 }
 
-/** A clip's poster, or a tile that says why there is none. */
+/** A clip's picture in small, or a tile that says why there is none. */
 export function Poster({ clip }) {
   const [isBroken, setBroken] = useState(false);
-  const source = clip.media?.poster;
+  const source = clip.media?.thumbnail;
   if (!source || isBroken) {
     return h("span", { className: "poster blank", "data-state": clip.state }, clip.failed_stage ?? clip.state);
   }
