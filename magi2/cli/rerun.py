@@ -6,19 +6,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import httpx
 import typer
 
+from magi2.cli.airflow_api import start_run
 from magi2.cli.console import AS_JSON, print_json, results
-from magi2.config.settings import Settings
 from magi2.config.strict import nearest
-from magi2.errors import ConfigError, InfrastructureError, InputError
+from magi2.errors import InputError
 from magi2.types import StageName
 
 if TYPE_CHECKING:
     from magi2.deployment import Deployment
-
-_TIMEOUT_S = 30.0
 
 
 def rerun_command(
@@ -47,7 +44,7 @@ def rerun_command(
         from_stage=None if retrying else StageName(from_stage),
         failure_limit=failure_limit,
     )
-    run_id = _trigger(deployment.settings, conf)
+    run_id = start_run(deployment.settings, DAG_ID, conf)
     if as_json:
         print_json({"dag_id": DAG_ID, "run_id": run_id})
     else:
@@ -65,33 +62,3 @@ def _check(deployment: Deployment, batch: str, only: list[str], overrides: list[
     document = load_batch(store, batch)
     before = [document.profile(digest) for digest in document.profiles]
     check_first_stage(before, overrides, from_stage, deployment.recipe_book)
-
-
-def _trigger(settings: Settings, conf: dict[str, object]) -> str:
-    from magi2.batches.rerun import DAG_ID
-
-    if settings.airflow_url is None:
-        raise ConfigError("MAGI2_AIRFLOW_URL is not set", hint="for example http://127.0.0.1:8080")
-    try:
-        with httpx.Client(base_url=settings.airflow_url, timeout=_TIMEOUT_S) as client:
-            headers = {"Authorization": f"Bearer {_token(client, settings)}"}
-            body = {"logical_date": None, "conf": conf}
-            answer = client.post(f"/api/v2/dags/{DAG_ID}/dagRuns", json=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise InfrastructureError(f"Airflow at {settings.airflow_url}: {type(error).__name__}: {error}") from error
-    if answer.status_code != httpx.codes.OK:
-        raise InputError(f"Airflow refused the run ({answer.status_code}): {answer.text[:300]}")
-    return str(answer.json()["dag_run_id"])
-
-
-def _token(client: httpx.Client, settings: Settings) -> str:
-    if settings.airflow_user:
-        credentials = {"username": settings.airflow_user, "password": settings.airflow_password or ""}
-        answer = client.post("/auth/token", json=credentials)
-    else:
-        answer = client.get("/auth/token")  # works where every visitor is an admin, as in the demo
-    if answer.status_code not in (httpx.codes.OK, httpx.codes.CREATED):
-        raise ConfigError(
-            f"Airflow gives no token ({answer.status_code})", hint="set MAGI2_AIRFLOW_USER and MAGI2_AIRFLOW_PASSWORD"
-        )
-    return str(answer.json()["access_token"])

@@ -32,7 +32,10 @@ class Airflow:
         """Start a run; its id."""
         body = {"logical_date": None, "conf": conf, "note": note}
         answer = await self._send("POST", f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns", body)
-        return str(self._content(answer)["dag_run_id"])
+        run_id = self._content(answer).get("dag_run_id")
+        if not isinstance(run_id, str):
+            raise InfrastructureError("Airflow answered without the id of the run that it was asked for")
+        return run_id
 
     async def end_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a run failed, which ends its tasks. A run that is gone needs no end."""
@@ -53,8 +56,11 @@ class Airflow:
         except ValueError as error:
             raise InfrastructureError(f"Airflow answered {answer.status_code} with what is no JSON") from error
         if not answer.is_success:
-            raise HTTPException(answer.status_code, content.get("detail", content))
-        return dict(content)
+            detail = content.get("detail", content) if isinstance(content, dict) else content
+            raise HTTPException(answer.status_code, detail)
+        if not isinstance(content, dict):
+            raise InfrastructureError(f"Airflow answered {answer.status_code} with what is no object")
+        return content
 
 
 def airflow_of(request: Request, app: Annotated[Any, Depends(airflow_app)]) -> Airflow:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, Request
@@ -14,14 +12,11 @@ from fastapi.responses import JSONResponse
 from magi2.catalog import StateError
 from magi2.errors import Magi2Error
 from magi2_airflow.renders import actions, batches, bundle, clips, documents, media, metrics, plain, store
+from magi2_airflow.renders.asgi import App, Message, Receive, Send
 from magi2_airflow.renders.guard import may_read, same_origin
+from magi2_airflow.renders.turnstile import Turnstile
 
 logger = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'self'"),
@@ -55,6 +50,7 @@ app = FastAPI(
     redirect_slashes=False,
     dependencies=[Depends(get_user), Depends(same_origin)],
 )
+app.add_middleware(Turnstile)
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
 for module in (batches, clips, actions, media, documents, metrics, plain, store):

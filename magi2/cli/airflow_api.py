@@ -1,0 +1,122 @@
+"""Airflow's REST API, as commands ask it: whatever comes back is an answer, or an error in one line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from magi2.config.settings import Settings
+from magi2.errors import MAX_QUOTE, ConfigError, InfrastructureError, InputError, Magi2Error, cut
+
+TIMEOUT_S = 30.0
+"""For a connection, for the next piece of an answer, and for all of it once it has begun."""
+MAX_ANSWER_BYTES = 2**20
+_MAY_PASS = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS}
+_DENIED = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}
+
+
+def start_run(settings: Settings, dag_id: str, conf: Mapping[str, object]) -> str:
+    """Start a run of a DAG on the Airflow of MAGI2_AIRFLOW_URL; its id.
+
+    Raises: ConfigError for an address or a login that Airflow does not take, InputError for a run that it refuses,
+    InfrastructureError when it is away, busy, or something else answers in its place.
+    """
+    if settings.airflow_url is None:
+        raise ConfigError("MAGI2_AIRFLOW_URL is not set", hint="for example http://127.0.0.1:8080")
+    api = _Api(settings.airflow_url)
+    token = _token(api, settings)
+    body = {"logical_date": None, "conf": dict(conf)}
+    try:
+        content = api.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, token=token)
+        return _text(api, content, "dag_run_id")
+    except InfrastructureError as error:
+        error.hint = "the run may have been started all the same: look in Airflow before you ask again"
+        raise
+
+
+def _token(api: _Api, settings: Settings) -> str:
+    if settings.airflow_user:
+        credentials = {"username": settings.airflow_user, "password": settings.airflow_password or ""}
+        content = api.ask("POST", "/auth/token", credentials)
+    else:
+        content = api.ask("GET", "/auth/token")  # works where every visitor is an admin, as in the demo
+    token = _text(api, content, "access_token")
+    if not (token.isascii() and token.isprintable()):
+        raise InfrastructureError(f"Airflow at {api.place}: gives an access_token that is none")
+    return token
+
+
+def _text(api: _Api, content: Mapping[str, Any], name: str) -> str:
+    value = content.get(name)
+    if not isinstance(value, str) or not value:
+        raise InfrastructureError(f"Airflow at {api.place}: answers without {name}")
+    return value
+
+
+class _Api:
+    """An Airflow at an address, which may hold a password and is told without it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        try:
+            parts = urlsplit(url)
+            self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        except ValueError as error:
+            raise ConfigError("MAGI2_AIRFLOW_URL is no address", hint="for example http://127.0.0.1:8080") from error
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, token: str | None = None
+    ) -> dict[str, Any]:
+        """The JSON object that Airflow answers. Raises: as `start_run` does."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            with (
+                httpx.Client(base_url=self._url, timeout=TIMEOUT_S) as client,
+                client.stream(method, path, json=body, headers=headers) as answer,
+            ):
+                content = self._read(answer)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+            message = f"MAGI2_AIRFLOW_URL {self.place}: {_line(str(error))}"
+            raise ConfigError(message, hint="for example http://127.0.0.1:8080") from error
+        except httpx.HTTPError as error:
+            message = f"Airflow at {self.place}: {type(error).__name__}: {_line(str(error))}"
+            raise InfrastructureError(message) from error
+        if answer.status_code not in (httpx.codes.OK, httpx.codes.CREATED):
+            raise self._refusal(answer.status_code, content, with_token=token is not None)
+        return self._object(content)
+
+    def _read(self, answer: httpx.Response) -> bytes:
+        content, began = b"", time.monotonic()
+        for block in answer.iter_bytes():
+            content += block
+            if len(content) > MAX_ANSWER_BYTES or time.monotonic() - began > TIMEOUT_S:
+                raise InfrastructureError(f"Airflow at {self.place}: its answer comes too slowly or has no end")
+        return content
+
+    def _object(self, content: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            what = f"answers with what is no JSON, as a proxy does: {_line(content.decode(errors='replace'))!r}"
+            raise InfrastructureError(f"Airflow at {self.place}: {what}") from error
+        if not isinstance(found, dict):
+            raise InfrastructureError(f"Airflow at {self.place}: answers with a {type(found).__name__}, not an object")
+        return found
+
+    def _refusal(self, status: int, content: bytes, *, with_token: bool) -> Magi2Error:
+        said = _line(content.decode(errors="replace"))
+        if status in _DENIED and not with_token:
+            hint = "set MAGI2_AIRFLOW_USER and MAGI2_AIRFLOW_PASSWORD"
+            return ConfigError(f"Airflow at {self.place} gives no token ({status})", hint=hint)
+        if status in _MAY_PASS or not 400 <= status < 500:
+            return InfrastructureError(f"Airflow at {self.place}: {status}: {said}")
+        return InputError(f"Airflow at {self.place} refused the request ({status}): {said}")
+
+
+def _line(text: str) -> str:
+    return cut(" ".join(text.split()), MAX_QUOTE)
