@@ -50,7 +50,7 @@ app = FastAPI(
     redirect_slashes=False,
     dependencies=[Depends(get_user), Depends(same_origin)],
 )
-app.add_middleware(Turnstile)
+app.add_middleware(Turnstile, beside=media.PATHS)
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
 for module in (batches, clips, actions, media, documents, metrics, plain, store):

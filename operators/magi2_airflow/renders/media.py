@@ -37,6 +37,9 @@ async def place() -> AsyncIterator[None]:
         yield
 
 
+PATHS = ("/media/", "/images/")
+"""Of these routes, which the page's turnstile lets pass: they have threads and places of their own."""
+
 router = APIRouter(dependencies=[Depends(place)])
 
 

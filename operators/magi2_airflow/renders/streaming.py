@@ -6,8 +6,7 @@ Each block is a read of its own, so a viewer who stops for a while keeps nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 from anyio import fail_after
 from fastapi import Request
@@ -16,13 +15,11 @@ from fastapi.responses import Response, StreamingResponse
 from magi2.artifacts.manifest import Payload
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import Magi2Error
+from magi2_airflow.renders.asgi import Message, Send
 from magi2_airflow.renders.lane import Lane
 from magi2_airflow.renders.ranges import UnsatisfiableRangeError, is_known, wanted_part
 
 logger = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
 
 BLOCK_BYTES = 2**19
 STALLED_S = 120.0

@@ -20,13 +20,21 @@ RETRY_AFTER_S = 5
 class Turnstile:
     """Lets `at_work` requests in and `waiting` more wait for `patience_s`; all others are told to come again (503).
 
-    A request is at work until its answer begins: what is left, as of a file, is sent bit by bit.
+    A request is at work until its answer begins: what is left, as of a file, is sent bit by bit. Paths that begin with
+    one of `beside` have threads of their own, and pass.
     """
 
     def __init__(
-        self, app: App, *, at_work: int = AT_WORK, waiting: int = WAITING, patience_s: float = QUEUE_S
+        self,
+        app: App,
+        *,
+        at_work: int = AT_WORK,
+        waiting: int = WAITING,
+        patience_s: float = QUEUE_S,
+        beside: tuple[str, ...] = (),
     ) -> None:
         self._app = app
+        self._beside = beside
         self._at_work = at_work
         self._waiting = waiting
         self._patience_s = patience_s
@@ -36,7 +44,7 @@ class Turnstile:
         return anyio.CapacityLimiter(self._at_work)  # one belongs to an event loop, so not before the first request
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or self._passes(scope):
             await self._app(scope, receive, send)
             return
         borrower = object()
@@ -62,6 +70,10 @@ class Turnstile:
             await self._app(scope, receive, send_and_leave)
         finally:
             leave()
+
+    def _passes(self, scope: Message) -> bool:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        return path.startswith(self._beside)
 
     async def _enter(self, borrower: Any) -> bool:
         try:

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from magi2.errors import InfrastructureError
-from magi2_airflow.renders import turnstile
+from magi2_airflow.renders import media, turnstile
 from magi2_airflow.renders.app import app
 from magi2_airflow.renders.deployment import PageDeployment, deployment
 from magi2_airflow.renders.turnstile import AT_WORK, WAITING, Turnstile
@@ -126,6 +126,24 @@ def test_request_that_fails_leaves_its_place(error: Exception) -> None:
         for _ in range(3):
             with pytest.raises(type(error)):
                 await client.get("/renders/bad")
+
+    run(work, served)
+
+
+def test_paths_with_threads_of_their_own_pass_a_full_turnstile(slow: Slow) -> None:
+    page = FastAPI()
+    page.get("/slow")(lambda: slow())
+    page.get("/media/a")(lambda: "a clip")
+    page.get("/mediation")(lambda: "a page")
+    served = server_with(Turnstile(page, at_work=1, waiting=0, patience_s=0.2, beside=media.PATHS))  # type: ignore[arg-type]
+
+    async def work(client: httpx.AsyncClient) -> None:
+        first = asyncio.create_task(client.get("/renders/slow"))
+        await until(lambda: slow.asking == 1)
+        assert (await client.get("/renders/media/a")).json() == "a clip"
+        assert (await client.get("/renders/mediation")).status_code == 503
+        slow.free.set()
+        assert (await first).status_code == 200
 
     run(work, served)
 
