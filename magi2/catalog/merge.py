@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Connection, delete, exists, select, update
 
 from magi2.catalog.batches import insert_batch
 from magi2.catalog.clips import insert_clips, outcome, settle_clips
 from magi2.catalog.documents import StoredBatch
 from magi2.catalog.engine import Database
-from magi2.catalog.records import BatchState, ClipState, PlannedClip, RunState, now
-from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, upsert_runs
+from magi2.catalog.records import BatchState, ClipState, PlannedClip, Run, RunState, now
+from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, runs_of_batch, upsert_runs
 from magi2.catalog.statements import chunks, clips_by_state, upsert
 from magi2.catalog.states import UNFINISHED_BATCH, UNFINISHED_CLIP
 from magi2.catalog.tables import ArtifactRow, BatchClipRow, BatchRow, RefusedRow, StageRunRow
@@ -19,8 +21,10 @@ from magi2.types import StageName
 def merge_batch(database: Database, stored: StoredBatch) -> None:
     """Enter what is missing and take out what was not planned, in transactions that hold nobody up for long.
 
-    What the catalog knows beyond the documents stays: runs, requests, and states that were reached. A clip that is not
-    finished becomes done when its file is proven, and failed when the documents say so and nobody works on it.
+    What the catalog knows beyond the documents stays: runs, requests, and states that were reached and that nothing
+    contradicts. A clip becomes done when its file is proven, whatever it was. One that no file proves is not done, but
+    what the documents say when nobody works on it, else what its last run tells; so is one that counts as failed though
+    a later run goes on.
     """
     batch_id = stored.batch.batch_id
     database.write(insert_batch, stored.batch, stored.profiles)
@@ -63,20 +67,50 @@ def _settle(connection: Connection, stored: StoredBatch) -> None:
 
 def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
     batch_id = stored.batch.batch_id
-    unfinished = select(BatchClipRow.clip_id).where(
-        BatchClipRow.batch_id == batch_id, BatchClipRow.state.in_(UNFINISHED_CLIP)
-    )
-    proven, at_work = _proven(connection, stored), _at_work(connection, stored)
+    proven, at_work, last = _proven(connection, stored), _at_work(connection, stored), _last_runs(connection, batch_id)
+    columns = BatchClipRow.clip_id, BatchClipRow.state, BatchClipRow.artifact_key
     outcomes = []
-    for clip_id in connection.scalars(unfinished):
-        failure = stored.failures.get(clip_id)
+    for clip_id, name, key in connection.execute(select(*columns).where(BatchClipRow.batch_id == batch_id)):
+        state, failure = ClipState(name), None if clip_id in at_work else stored.failures.get(clip_id)
+        if clip_id not in stored.clips:
+            continue
         if clip_id in proven:
-            outcomes.append(outcome(clip_id, ClipState.DONE, artifact_key=proven[clip_id]))
-        elif failure and clip_id not in at_work:
-            stage = failure.stage if failure.state is ClipState.FAILED else None
-            outcomes.append(outcome(clip_id, failure.state, failed_stage=stage, reason=failure.reason))
+            if (state, key) != (ClipState.DONE, proven[clip_id]):
+                outcomes.append(outcome(clip_id, ClipState.DONE, artifact_key=proven[clip_id]))
+        elif _is_open(state, last.get(clip_id)):
+            if failure:
+                stage = failure.stage if failure.state is ClipState.FAILED else None
+                outcomes.append(outcome(clip_id, failure.state, failed_stage=stage, reason=failure.reason))
+            elif state not in UNFINISHED_CLIP:
+                outcomes.append(_outcome_of(clip_id, last.get(clip_id)))
     for chunk in chunks(outcomes):
         settle_clips(connection, batch_id, chunk)
+
+
+def _is_open(state: ClipState, last: Run | None) -> bool:
+    """Whether a state that no file proves may be another: it is not final, or the clip's last run tells otherwise."""
+    if state is ClipState.FAILED:
+        return last is not None and last.state not in (RunState.FAILED, RunState.CANCELLED)
+    return state in UNFINISHED_CLIP or state is ClipState.DONE
+
+
+def _outcome_of(clip_id: str, last: Run | None) -> dict[str, Any]:
+    """Where a clip stands by its last run alone, with no file that proves it done."""
+    if last is None or (last.stage is LAST_STAGE and last.state in SUCCEEDED):
+        return outcome(clip_id, ClipState.WAITING)
+    if last.state is RunState.FAILED:
+        return outcome(clip_id, ClipState.FAILED, failed_stage=last.stage, reason=last.error)
+    return outcome(clip_id, ClipState.CANCELLED if last.state is RunState.CANCELLED else ClipState.RUNNING)
+
+
+def _last_runs(connection: Connection, batch_id: str) -> dict[str, Run]:
+    """The last run of each clip: the highest attempt at the furthest stage that it came to."""
+    last: dict[str, Run] = {}
+    for run in runs_of_batch(connection, batch_id):
+        other = last.get(run.clip_id)
+        if other is None or (run.stage.position, run.attempt) > (other.stage.position, other.attempt):
+            last[run.clip_id] = run
+    return last
 
 
 def _at_work(connection: Connection, stored: StoredBatch) -> set[str]:
@@ -100,6 +134,9 @@ def _proven(connection: Connection, stored: StoredBatch) -> dict[str, str]:
     for run in stored.runs:
         if run.stage is LAST_STAGE and run.state in SUCCEEDED and run.artifact_key:
             claims[run.clip_id] = run.artifact_key
+    for clip_id, run in _last_runs(connection, stored.batch.batch_id).items():  # of a stage that has not ended
+        if run.stage is LAST_STAGE and run.state in SUCCEEDED and run.artifact_key:
+            claims.setdefault(clip_id, run.artifact_key)
     indexed: set[str] = set()
     for keys in chunks(claims.values()):
         query = select(ArtifactRow.key).where(ArtifactRow.key.in_(keys), ArtifactRow.stage == LAST_STAGE)
@@ -113,9 +150,13 @@ def _settle_batch(connection: Connection, stored: StoredBatch) -> None:
     counts = clips_by_state(connection, batch_id)
     unfinished = sum(counts[each] for each in UNFINISHED_CLIP)
     moment = None
-    if state in UNFINISHED_BATCH and not unfinished:
-        failures = counts[ClipState.FAILED] + len(stored.refused)
-        state = BatchState.DONE if failures <= stored.batch.failure_limit else BatchState.FAILED
+    failures = counts[ClipState.FAILED] + len(stored.refused)
+    ended = BatchState.DONE if failures <= stored.batch.failure_limit else BatchState.FAILED
+    if state in (BatchState.DONE, BatchState.FAILED) and not unfinished:
+        moment = connection.scalar(select(BatchRow.finished_at).where(BatchRow.batch_id == batch_id))
+        state = ended
+    elif state in UNFINISHED_BATCH and not unfinished:
+        state = ended
         if any(failure.state is ClipState.CANCELLED for failure in stored.failures.values()):
             state = BatchState.CANCELLED
         moment = max((run.finished_at for run in stored.runs if run.finished_at), default=None)

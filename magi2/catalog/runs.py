@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -84,7 +85,9 @@ class Runs:
                 running,
             )
             idle = BatchClipRow.state != ClipState.RUNNING
-            _go_on(connection, batch_id, chunk, idle & BatchClipRow.clip_id.in_(started))
+            current = _current(connection, batch_id, [replace(run, clip_id=clip_id) for clip_id in chunk])
+            going_on = [run.clip_id for run in current]
+            _go_on(connection, batch_id, going_on, idle & BatchClipRow.clip_id.in_(started))
 
         for chunk in chunks(clip_ids):
             self._database.write(work, chunk)
@@ -93,7 +96,8 @@ class Runs:
         """Enter what became of runs, started or not, and what follows for their clips.
 
         A failed run makes its clip failed, or waiting when it is `tried_again`; a cancelled one makes it cancelled, and
-        the last stage's artifact makes it done.
+        the last stage's artifact makes it done. Nothing follows from the late end of an attempt that another has
+        overtaken.
         Raises StateError for a clip that the batch does not have, or when that artifact is not in the index.
         """
         for chunk in chunks(runs):
@@ -129,6 +133,12 @@ class Runs:
         return sorted(runs, key=lambda run: (run.stage.position, run.attempt))
 
 
+def runs_of_batch(connection: Connection, batch_id: str) -> Iterator[Run]:
+    """All runs of a batch's clips."""
+    query = select(StageRunRow.__table__).where(StageRunRow.batch_id == batch_id)
+    return (_run(row) for row in connection.execute(query))
+
+
 def _run_row(batch_id: str, run: Run) -> dict[str, Any]:
     return {**vars(run), "batch_id": batch_id, "flags": list(run.flags)}
 
@@ -147,6 +157,7 @@ def _finish(connection: Connection, batch_id: str, runs: Sequence[Run], tried_ag
     # An attempt that was interrupted by a pause finds what it made itself: that stays made, and keeps what it took.
     reused = [run for run in runs if run.state is RunState.REUSED]
     upsert_runs(connection, batch_id, reused, where=StageRunRow.state != RunState.MADE)
+    runs = _current(connection, batch_id, runs)
     going_on = [run.clip_id for run in runs if run.state in SUCCEEDED and run.stage is not LAST_STAGE]
     # What was cancelled meanwhile stays so, until it is started again.
     _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
@@ -159,9 +170,33 @@ def _withdraw(connection: Connection, batch_id: str, stage: StageName, clip_ids:
     connection.execute(
         delete(StageRunRow).where(*runs, StageRunRow.attempt == attempt, StageRunRow.state == RunState.RUNNING)
     )
-    clips = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(clip_ids)
+    withdrawn = [Run(clip_id=clip_id, stage=stage, state=RunState.RUNNING, attempt=attempt) for clip_id in clip_ids]
+    current = [run.clip_id for run in _current(connection, batch_id, withdrawn)]
+    clips = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_(current)
     running = update(BatchClipRow).where(*clips, BatchClipRow.state == ClipState.RUNNING)
     connection.execute(running.values(state=ClipState.WAITING, updated_at=now()))
+
+
+def _current(connection: Connection, batch_id: str, runs: Sequence[Run]) -> list[Run]:
+    """Those of the runs that no later attempt has overtaken, nor a later stage that began after they did."""
+    these = StageRunRow.batch_id == batch_id, StageRunRow.clip_id.in_({run.clip_id for run in runs})
+    columns = StageRunRow.clip_id, StageRunRow.stage, StageRunRow.attempt, StageRunRow.started_at
+    known: dict[str, dict[tuple[StageName, int], datetime | None]] = defaultdict(dict)
+    for clip_id, stage, attempt, started_at in connection.execute(select(*columns).where(*these)):
+        known[clip_id][StageName(stage), attempt] = started_at
+
+    def is_overtaken(run: Run) -> bool:
+        began = known[run.clip_id].get((run.stage, run.attempt)) or run.started_at
+        return any(
+            attempt > run.attempt if stage is run.stage else run.stage in stage.before and _is_later(other, began)
+            for (stage, attempt), other in known[run.clip_id].items()
+        )
+
+    return [run for run in runs if not is_overtaken(run)]
+
+
+def _is_later(moment: datetime | None, than: datetime | None) -> bool:
+    return moment is not None and than is not None and moment > than
 
 
 def _outcome(run: Run, tried_again: bool) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from magi2.artifacts import LocalStore
+from magi2.artifacts import LocalStore, Manifest
 from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StateError
 from magi2.types import StageName
 from tests.catalog.catalog_samples import done, enter, failed, make_clip, publish
@@ -132,3 +133,63 @@ def test_runs_come_in_the_order_of_stages_and_attempts(catalog: Catalog, clip_id
     catalog.runs.finish("night", runs)
     found = [(run.stage, run.attempt) for run in catalog.runs.of_clip("night", clip_id)]
     assert found == [(stage, attempt) for stage in StageName for attempt in (2, 10)]
+
+
+# -- late ends ---------------------------------------------------------------------------------------------------------
+
+
+def seen(catalog: Catalog, clip_id: str) -> tuple[object, ...]:
+    record = catalog.clips.get("night", clip_id)
+    assert record is not None
+    return record.state, record.failed_stage, record.reason, record.artifact_key
+
+
+LATE: dict[str, Callable[[str, Manifest], Run]] = {
+    "failed": lambda clip_id, manifest: failed(clip_id, StageName.MUX, attempt=1),
+    "cancelled": lambda clip_id, manifest: failed(clip_id, StageName.MUX, attempt=1, state=RunState.CANCELLED),
+    "made": lambda clip_id, manifest: done(clip_id, manifest, attempt=1),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("now", ["running", "done", "failed"])
+def test_a_late_end_of_an_old_attempt_changes_no_state(
+    catalog: Catalog, clip_id: str, store: LocalStore, now: str, late: str
+) -> None:
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    for attempt in (1, 2):
+        catalog.runs.start("night", StageName.MUX, [clip_id], attempt=attempt)
+    if now == "done":
+        catalog.runs.finish("night", [done(clip_id, manifest, attempt=2)])
+    if now == "failed":
+        catalog.runs.finish("night", [failed(clip_id, StageName.MUX, attempt=2, error="second")])
+    before = seen(catalog, clip_id)
+    run = LATE[late](clip_id, manifest)
+    catalog.runs.finish("night", [run])
+    catalog.runs.finish("night", [run], tried_again=True)
+    catalog.runs.withdraw("night", StageName.MUX, [clip_id], attempt=1)
+    catalog.runs.start("night", StageName.MUX, [clip_id], attempt=1)
+    assert seen(catalog, clip_id) == before
+    assert [each.state for each in catalog.runs.of_clip("night", clip_id)][-1].value == {"done": "made"}.get(now, now)
+
+
+def test_a_late_end_of_an_earlier_stage_changes_no_state(catalog: Catalog, clip_id: str) -> None:
+    """The catalog did not hear of the attempt that made it good."""
+    catalog.runs.start("night", StageName.ENCODE, [clip_id], attempt=1)
+    catalog.runs.start("night", StageName.PREVIEW, [clip_id], attempt=1)
+    before = seen(catalog, clip_id)
+    catalog.runs.finish("night", [failed(clip_id, StageName.ENCODE, attempt=1)])
+    assert seen(catalog, clip_id) == before
+
+
+def test_an_earlier_stage_that_is_begun_again_counts(catalog: Catalog, clip_id: str, store: LocalStore) -> None:
+    """Somebody clears the tasks of a delivered clip from an early stage on."""
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.start("night", StageName.ENCODE, [clip_id], attempt=1)
+    catalog.runs.start("night", StageName.MUX, [clip_id], attempt=1)
+    catalog.runs.finish("night", [done(clip_id, manifest)])
+    catalog.runs.start("night", StageName.ENCODE, [clip_id], attempt=2)
+    catalog.runs.finish("night", [failed(clip_id, StageName.ENCODE, attempt=2)])
+    assert state(catalog, clip_id) is ClipState.FAILED
