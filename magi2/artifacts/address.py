@@ -13,7 +13,8 @@ from magi2.artifacts.store import ArtifactStore, NamedLocks
 from magi2.errors import ConfigError
 
 AWS_ENDPOINT = "https://s3.amazonaws.com"
-_ORIGIN = re.compile(r"(?P<origin>https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?)/*")
+_HOST = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
+_ORIGIN = re.compile(rf"(?P<scheme>(?i:https?))://(?P<place>({_HOST})(:(?P<port>[0-9]{{1,5}}))?)/*")
 _FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=https://host"
 
 
@@ -94,4 +95,4 @@ def _origin(place: str, text: str) -> str:
     found = _ORIGIN.fullmatch(text)
     if found is None or int(found["port"] or 80) not in range(1, 65536):
         raise ConfigError(f"{place} is not like https://host or http://host:port")
-    return found["origin"]
+    return f"{found['scheme'].lower()}://{found['place']}"

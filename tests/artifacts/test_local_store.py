@@ -228,4 +228,5 @@ def test_bucket_address_is_kept() -> None:
         == "s3://clips/?endpoint=http%3A%2F%2F%5B%3A%3A1%5D%3A9000"
     )
     assert open_store("s3://clips?public_endpoint=").link_origin is None
+    assert open_store("s3://clips?public_endpoint=HTTPS://Host").link_origin == "https://Host"
     assert open_store("s3://clips").url == "s3://clips/?endpoint=https%3A%2F%2Fs3.amazonaws.com"

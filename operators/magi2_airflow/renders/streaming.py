@@ -27,8 +27,6 @@ STALLED_S = 120.0
 LANE = Lane("media", threads=8, places=200)
 FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of files whose address says what is in them: nobody's but the viewer's browser keeps them."""
-
-
 SHORT = ("Response content shorter than Content-Length", "Too little data for declared Content-Length")
 """What uvicorn raises, by httptools or h11, when a middleware of Airflow's ends an answer that was broken off."""
 
@@ -89,5 +87,7 @@ class Stream(StreamingResponse):
 
         try:
             await super().stream_response(send_in_time)
-        except (Magi2Error, TimeoutError) as error:
-            logger.error("an answer was broken off: %s", error or f"nothing was taken for {STALLED_S:.0f} s")
+        except Magi2Error as error:
+            logger.error("an answer was broken off: %s", error)
+        except TimeoutError:
+            logger.info("an answer was broken off: nothing of it was taken for %.0f s", STALLED_S)

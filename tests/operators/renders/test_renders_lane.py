@@ -94,24 +94,64 @@ def test_whoever_finds_no_room_is_told_when_to_come_again(own_site: Site, monkey
     anyio.run(look_again)
 
 
-def test_a_viewer_who_takes_nothing_gives_the_place_to_others(own_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magi2_airflow.renders.streaming.STALLED_S", 0.05)
-    path = f"/media/{own_site.key('fox')}/clip.mp4"
-    scope = {
-        **{"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""},
-        **{"headers": [(b"x-role", b"viewer")], "client": None, "server": None, "scheme": "http"},
-    }
+class Idler:
+    """A viewer who asks for a file and then takes nothing of it."""
 
-    async def receive() -> dict[str, object]:
+    def __init__(self, path: str) -> None:
+        self.is_sent = anyio.Event()
+        self._scope = {
+            **{"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""},
+            **{"headers": [(b"x-role", b"viewer")], "client": None, "server": None, "scheme": "http"},
+        }
+
+    async def look(self) -> None:
+        await app(self._scope, self._receive, self._send)  # type: ignore[arg-type]
+
+    async def _receive(self) -> dict[str, object]:
         await anyio.sleep_forever()
         return {}
 
-    async def send(message: dict[str, object]) -> None:
+    async def _send(self, message: dict[str, object]) -> None:
         if message["type"] == "http.response.body":
+            self.is_sent.set()
             await anyio.sleep_forever()
 
+
+@pytest.fixture
+def one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane("media", threads=1, places=1)
+    for module in ("media", "streaming"):
+        monkeypatch.setattr(f"magi2_airflow.renders.{module}.LANE", lane)
+
+
+@pytest.mark.usefixtures("one_place")
+def test_a_viewer_has_a_place_until_all_is_sent_or_they_leave(own_site: Site) -> None:
+    path, statuses = f"/media/{own_site.key('fox')}/clip.mp4", []
+
     async def look() -> None:
-        with anyio.fail_after(60):
-            await app(scope, receive, send)  # type: ignore[arg-type]
+        idler = Idler(path)
+        async with people() as client:
+            async with anyio.create_task_group() as group:
+                group.start_soon(idler.look)
+                with anyio.fail_after(60):
+                    await idler.is_sent.wait()
+                statuses.append((await client.get(path)).status_code)
+                group.cancel_scope.cancel()
+            statuses.append((await client.get(path)).status_code)
 
     anyio.run(look)
+    assert statuses == [503, 200]
+
+
+@pytest.mark.usefixtures("one_place")
+def test_a_viewer_who_takes_nothing_gives_the_place_to_others(own_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magi2_airflow.renders.streaming.STALLED_S", 0.05)
+    path = f"/media/{own_site.key('fox')}/clip.mp4"
+
+    async def look() -> int:
+        with anyio.fail_after(60):
+            await Idler(path).look()
+        async with people() as client:
+            return (await client.get(path)).status_code
+
+    assert anyio.run(look) == 200
