@@ -8,6 +8,7 @@ from pathlib import Path
 
 from magi2.artifacts.fingerprint import checkpoint_fingerprint
 from magi2.errors import CheckpointError
+from magi2.files import disk_errors
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,14 @@ class CheckpointFolder(Mapping[str, str]):
         return self.root / COMPONENTS[component].folder
 
     def files(self, component: str) -> list[Path]:
-        """The files that decide a component's output. Raises CheckpointError naming the first that is missing."""
+        """The files that decide a component's output.
+
+        Raises: CheckpointError naming the first that is missing, InfrastructureError when the disk is away.
+        """
         folder, files = self.folder(component), []
         for pattern in COMPONENTS[component].patterns:
-            found = sorted(folder.glob(pattern))
+            with disk_errors(folder, CheckpointError):
+                found = sorted(folder.glob(pattern))
             if not found and pattern not in ("vocab*", "merges*"):
                 raise CheckpointError(
                     f"{component}: {folder / pattern} is missing",

@@ -13,7 +13,7 @@ import httpx
 from magi2.config.settings import Settings
 from magi2.errors import MAX_QUOTE, ConfigError, InfrastructureError, InputError, Magi2Error, cut
 
-TIMEOUT_S = 30.0
+SLOWEST_ANSWER_S = 30.0
 """For a connection, for the next piece of an answer, and for all of it once it has begun."""
 MAX_ANSWER_BYTES = 2**20
 _MAY_PASS = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS}
@@ -76,7 +76,7 @@ class _Api:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             with (
-                httpx.Client(base_url=self._url, timeout=TIMEOUT_S) as client,
+                httpx.Client(base_url=self._url, timeout=SLOWEST_ANSWER_S) as client,
                 client.stream(method, path, json=body, headers=headers) as answer,
             ):
                 content = self._read(answer)
@@ -94,7 +94,7 @@ class _Api:
         content, began = b"", time.monotonic()
         for block in answer.iter_bytes():
             content += block
-            if len(content) > MAX_ANSWER_BYTES or time.monotonic() - began > TIMEOUT_S:
+            if len(content) > MAX_ANSWER_BYTES or time.monotonic() - began > SLOWEST_ANSWER_S:
                 raise InfrastructureError(f"Airflow at {self.place}: its answer comes too slowly or has no end")
         return content
 

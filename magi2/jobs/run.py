@@ -20,6 +20,7 @@ from magi2.batches.results import write_results
 from magi2.catalog.gate import check_may_start
 from magi2.deployment import Deployment
 from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
+from magi2.files import machine_error
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.lookup import reusable_results
 from magi2.recipes.result import StageResult
@@ -70,7 +71,8 @@ def run_stage_job(
     `recorder` enters the course in the catalog, which is also asked whether the stage may start; None for a batch that
     the catalog does not know. `on_event` hears of progress. `patience` waits for a store that is away.
     Raises: PausedError when the work has to wait; BatchCancelledError or BudgetSpentError when it will not be done, its
-    clips then being set aside; what `compute` raises when there are no results, which the report will name.
+    clips then being set aside; what `compute` raises when there are no results, which the report will name;
+    InfrastructureError when a disk is behind an error, whatever its class.
     """
     try:
         return _results(work, deployment, compute, recorder, on_event, patience)
@@ -78,9 +80,14 @@ def run_stage_job(
         if recorder:
             recorder.on_stage_end(work.job, error)
         raise
-    except Magi2Error as error:
-        _write_down(work, error, deployment.store, recorder)
-        raise
+    except Exception as error:
+        fault = machine_error(error)  # a stale mount of weights is no fault of theirs
+        told = fault or error
+        if isinstance(told, Magi2Error):
+            _write_down(work, told, deployment.store, recorder)
+        if fault is None:
+            raise
+        raise fault from error
 
 
 def _results(

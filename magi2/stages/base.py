@@ -140,6 +140,7 @@ class Stage(ABC, Generic[Models]):
         platform.reset_peak_memory(accelerator=self.context.accelerator)
         started = time.monotonic()
         with store.stage_folder(recipe.stage, recipe.key) as folder:
+            logger.info("artifact %s/%s is being made", recipe.stage, recipe.key)
             product = make(models, folder)
             platform.synchronize(accelerator=self.context.accelerator)
             peak = platform.memory_stats(accelerator=self.context.accelerator).peak

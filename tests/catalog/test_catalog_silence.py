@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -17,46 +17,7 @@ from magi2.catalog.engine import Database
 from magi2.catalog.lock import named_locks
 from magi2.errors import InfrastructureError
 from tests.catalog.databases import Databases
-
-GUARD_S = 30.0  # a wait without a limit ends here, with another error than the one expected
-
-
-class Relay:
-    """A TCP port before a server's Unix socket, which passes nothing on any more once it is `mute`."""
-
-    def __init__(self, target: Path) -> None:
-        self.mute = threading.Event()
-        self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
-        self._guard = threading.Timer(GUARD_S, self.close)
-        self._guard.daemon = True
-        self._guard.start()
-
-    def close(self) -> None:
-        self._guard.cancel()
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(str(self._target))
-                self._open += [client, server]
-                for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(2**16):
-                if not self.mute.is_set():
-                    sink.sendall(data)
+from tests.relay import GUARD_S, Relay
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ TABLE = [
         heavy=True,
     ),
     Row(
-        "magi2.jobs", "artifacts batches catalog config deployment errors parallel.layout recipes report runtime types"
+        "magi2.jobs",
+        "artifacts batches catalog config deployment errors files parallel.layout recipes report runtime types",
     ),
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
@@ -159,7 +160,7 @@ TABLE = [
         "sampling.guidance_config types",
         "pydantic",
     ),
-    Row("magi2.checkpoints.layout", "artifacts errors"),
+    Row("magi2.checkpoints.layout", "artifacts errors files"),
     Row("magi2.artifacts", "errors files types", "magi2 minio safetensors torch urllib3"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.batches.results import read_results
 from magi2.catalog import Actor, ClipState, RunState
-from magi2.errors import BatchCancelledError, InfrastructureError, Magi2Error, PausedError
+from magi2.config.profile import Profile
+from magi2.errors import AwayError, BatchCancelledError, CheckpointError, InfrastructureError, Magi2Error, PausedError
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.jobs.run import OnEvent, StageWork, run_stage_job
+from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished, Event
 from magi2.runtime.job import StageJob
@@ -135,6 +138,23 @@ def test_error_of_the_stage_goes_on_and_is_named_in_catalog_and_report(
     assert (run.state, run.error) == (RunState.FAILED, "disk full")
     failure = json.loads(store.get_document(f"batches/{plan.batch_id}/failures/0.encode.json") or b"{}")
     assert failure["error"] == "disk full"
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_weights_on_a_stale_mount_are_no_fault_of_the_weights(tmp_path: Path, wrapped: bool) -> None:
+    class Stale(SampleDeployment):
+        def recipe_book(self, profile: Profile) -> RecipeBook:
+            stale = OSError(errno.ESTALE, "Stale file handle", "/weights/vae")
+            if wrapped:
+                raise CheckpointError("/weights/vae: unreadable") from stale
+            raise stale
+
+    deployment = Stale(tmp_path)
+    assert isinstance(deployment.store, LocalStore)
+    plan = planned(deployment.store)
+    with pytest.raises(AwayError, match="/weights/vae"):
+        run_stage_job(work_of(plan, deployment.store, StageName.ENCODE), deployment, Computer(deployment.store))
+    assert deployment.store.get_document(f"batches/{plan.batch_id}/failures/0.encode.json")
 
 
 @pytest.mark.parametrize(
