@@ -12,6 +12,7 @@
 # make test-demo-world                        the demo's world: every trainer, every kind of prompt and of judged scene
 # make test-gpu                               what needs an accelerator
 # make test-triton         45 CPU-s   1 min   every kernel compiles under other Tritons: make test-triton TRITONS='3.6.0 3.9.0'
+# make mutate             200 CPU-s   4 min   10,000 kinds of damage to stored files, none of which may pass unseen
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
@@ -25,7 +26,8 @@ GPU_TESTS := tests/gpu tests/kernels tests/models/refiner tests/sampling
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu test-triton lint lint-python lint-types lint-web hooks bench
+.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu test-triton mutate
+.PHONY: lint lint-python lint-types lint-web hooks bench
 .PHONY: clean
 
 setup: $(STAMP)
@@ -65,6 +67,9 @@ test-triton: setup
 	    $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/triton-$$version triton==$$version; \
 	    PYTHONPATH=build/triton-$$version $(BIN)/python -m tools.compile_kernels; \
 	done
+
+mutate: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutations --out benchmarks/results/faults.json
 
 lint: lint-python lint-types lint-web
 

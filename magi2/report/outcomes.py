@@ -9,7 +9,7 @@ from typing import Any
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import load_shard_document, results_name, work_of
+from magi2.batches.documents import fault_of, load_shard_document, results_name, work_of
 from magi2.batches.failures import load_failure
 from magi2.batches.schema import (
     BatchDocument,
@@ -19,7 +19,15 @@ from magi2.batches.schema import (
     ResultsDocument,
     StageOutcome,
 )
-from magi2.errors import MAX_PROMPT, MAX_REASON, ConfigError, CorruptedArtifactError, cut
+from magi2.errors import (
+    MAX_PROMPT,
+    MAX_REASON,
+    ConfigError,
+    CorruptedArtifactError,
+    InfrastructureError,
+    InputError,
+    cut,
+)
 from magi2.recipes.book import mux_recipe
 from magi2.types import StageName, profile_stages
 
@@ -113,11 +121,19 @@ class ShardOutcomes:
 
     def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:
         """What stands for a clip's result in a stage that did not come to an end."""
-        if reason := self._results.fault(results_name(self._batch.batch_id, self._shard, stage)):
-            return ClipResult(clip_id=clip_id, state="failed", error_code=CorruptedArtifactError.code, error=reason)
-        cause = load_failure(self._store, self._batch.batch_id, self._shard, stage)
-        error_code, error = (cause.error_code, cause.error) if cause else (None, "its task has not finished")
-        return ClipResult(clip_id=clip_id, state="failed", error_code=error_code, error=error)
+        error_code: str | None = CorruptedArtifactError.code
+        reason = self._results.fault(results_name(self._batch.batch_id, self._shard, stage))
+        if reason is None:
+            error_code, reason = self._failure(stage)
+        return ClipResult(clip_id=clip_id, state="failed", error_code=error_code, error=reason)
+
+    def _failure(self, stage: StageName) -> tuple[str | None, str]:
+        """The code and the reason of a stage that ended without results."""
+        try:
+            cause = load_failure(self._store, self._batch.batch_id, self._shard, stage)
+        except (CorruptedArtifactError, InputError, InfrastructureError) as error:
+            return CorruptedArtifactError.code, fault_of(self._store, error)
+        return (cause.error_code, cause.error) if cause else (None, "its task has not finished")
 
     def _delivery(self, clip: ClipDocument) -> ClipResult | None:
         """The result that says that a clip is delivered, whatever other attempts say of its earlier stages.

@@ -100,13 +100,17 @@ def run_state(dag_id: str, run_id: str) -> str | None:
 
 
 def _settle(store: ArtifactStore, catalog: Catalog, batch: BatchRecord, state: str | None) -> None:
-    from magi2.batches.documents import load_report
+    from magi2.batches.documents import fault_of, load_report
     from magi2.catalog import Action, Actor, BatchState
     from magi2.catalog.documents import read_batch
     from magi2.catalog.merge import merge_batch
+    from magi2.errors import CorruptedArtifactError, InfrastructureError
 
     batch_id = batch.batch_id
-    report = load_report(store, batch_id)
+    try:
+        report = load_report(store, batch_id)
+    except InfrastructureError as error:
+        raise CorruptedArtifactError(fault_of(store, error)) from error
     if report is not None and report.finished_at >= catalog.batches.last_activity([batch_id])[batch_id]:
         merge_batch(catalog.database, read_batch(store, batch_id))
         logger.info("batch %s: its end is taken from its report", batch_id)

@@ -78,9 +78,9 @@ TABLE = [
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts batches catalog checkpoints config deployment inputs jobs kernels media models parallel platform "
-        "prompts recipes runtime sampling stages types",
-        "httpx safetensors tools torch",
+        "artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models parallel "
+        "platform prompts recipes report runtime sampling stages types",
+        "PIL httpx safetensors tools torch",
         heavy=True,
     ),
     Row(

@@ -8,7 +8,7 @@ import pytest
 
 from magi2.artifacts.local import LocalStore
 from magi2.batches.batch_file import BadRow
-from magi2.batches.documents import results_name, write_document
+from magi2.batches.documents import failure_name, results_name, write_document
 from magi2.batches.failures import save_failure
 from magi2.batches.plan import BatchPlan
 from magi2.batches.results import read_results
@@ -91,6 +91,15 @@ def test_unreadable_results_are_named_at_the_clips_that_only_they_tell_of(store:
     assert all(name in (c.reason or "") for c in report.failed)
     if stage is not StageName.MUX:  # the other's file is told of by another document
         assert [c.clip_id for c in report.done] == [clips[0].clip_id]
+
+
+def test_a_failure_that_cannot_be_read_is_the_reason_that_the_report_names(store: LocalStore) -> None:
+    plan = planned(store, [clip(1)])
+    save_failure(store, plan.batch_id, 0, StageName.ENHANCE, InfrastructureError("the disk is full"))
+    name = failure_name(plan.batch_id, 0, StageName.ENHANCE)
+    store.put_document(name, (store.get_document(name) or b"").replace(b"full", b"hull"))
+    (failed,) = build_report(store, plan.batch_id).failed
+    assert failed.error_code == "corrupted_artifact" and name in (failed.reason or "")
 
 
 def test_results_of_a_later_attempt_count_more_than_an_earlier_failure(store: LocalStore) -> None:
