@@ -39,6 +39,7 @@ from magi2.batches.schema import (
     ShardDocument,
 )
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError, Magi2Error
+from magi2.inputs.text import quoted
 from magi2.types import StageName
 
 logger = logging.getLogger(__name__)
@@ -133,8 +134,12 @@ def is_planned(store: ArtifactStore, batch_id: str) -> bool:
 
 
 def load_batch(store: ArtifactStore, batch_id: str) -> BatchDocument:
-    """The batch's own document. Raises as `read_document` does."""
-    return read_document(store, batch_name(batch_id), BatchDocument)
+    """The batch's own document. Raises InputError when there is none, else as `find_document` does."""
+    found = find_document(store, batch_name(batch_id), BatchDocument)
+    if found is None:
+        hint = f"there is no batch {quoted(batch_id)}; magi2 status lists them"
+        raise InputError(f"{batch_name(batch_id)} is not in the store {store.url}", hint=hint)
+    return found
 
 
 def load_finished(store: ArtifactStore, batch_id: str) -> FinishedDocument:

@@ -13,6 +13,7 @@ from magi2.batches.batch_file import make_batch, read_rows
 from magi2.batches.documents import load_batch
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
+from magi2.checkpoints.fit import require_fit
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import price_for_budget
 from magi2.config.profile import Profile
@@ -65,6 +66,8 @@ def plan_location(
     profile_of(None)  # a wrong default or override is nobody's row
     batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots)
     profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
+    for digest in {clip.profile_digest for clip in batch.clips}:
+        require_fit(books[digest].profile, weights, settings.configs)
     return plan_batch(
         batch,
         name=path.stem,
@@ -93,6 +96,8 @@ def plan_rerun(
     weights = CheckpointFolder(settings.checkpoint_root())
     batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch)
     books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
+    for profile in profiles.values():
+        require_fit(profile, weights, settings.configs)
     return plan_batch(
         batch,
         name=earlier.name,

@@ -102,7 +102,7 @@ class BatchPlan:
     cached: tuple[Clip, ...]
     refused: tuple[BadRow, ...]
     missing: Mapping[str, int]
-    """Clips that still need a stage, by stage; later stages of a clip without caption count as needed."""
+    """Artifacts to make, by stage, one that clips share once; all stages after a caption that is not there count."""
     profiles: Mapping[str, Profile]
     origin: Mapping[str, str | None] = field(default_factory=dict)
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
@@ -135,7 +135,8 @@ def plan_batch(
     if options.on_bad_rows == "refuse":
         batch.require_good()
     origin = origin or {}
-    cached, to_render, missing = [], [], dict.fromkeys((stage.value for stage in StageName), 0)
+    cached, to_render = [], []
+    missing: dict[StageName, set[str]] = {stage: set() for stage in StageName}
     finished: dict[str, str] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
     for clip in batch.clips:
@@ -147,8 +148,8 @@ def plan_batch(
             cached.append(clip)
             finished[clip.clip_id] = delivered.key
             text_flags[clip.clip_id] = stored.flags(StageName.ENHANCE, StageName.ENCODE)
-        for stage in stored.missing:
-            missing[stage.value] += 1
+        for stage, key in stored.missing.items():
+            missing[stage].add(key)
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
     identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": asdict(options), "origin": dict(origin)}
     return BatchPlan(
@@ -159,7 +160,7 @@ def plan_batch(
         shards=pack_shards(to_render, profiles, clips_per_shard),
         cached=tuple(cached),
         refused=batch.bad_rows,
-        missing={stage: count for stage, count in missing.items() if count},
+        missing={stage.value: len(keys) for stage, keys in missing.items() if keys},
         profiles=profiles,
         origin=origin,
         finished=finished,

@@ -61,7 +61,8 @@ class CheckpointFolder(Mapping[str, str]):
             if not found and pattern not in ("vocab*", "merges*"):
                 raise CheckpointError(
                     f"{component}: {folder / pattern} is missing",
-                    hint="MAGI2_CKPT_ROOT must hold the published layout; see magi2 checkpoint verify",
+                    hint="MAGI2_CKPT_ROOT must hold the published layout, as examples/demo_checkpoint does; "
+                    "see magi2 checkpoint verify",
                 )
             files += found
         return files

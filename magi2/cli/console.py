@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,16 +42,29 @@ def warn_of_mismatch(deployment: Deployment) -> None:
         errors.print(f"warning: {text}", style="yellow")
 
 
-def check_ffmpeg(deployment: Deployment, profiles: Iterable[Profile]) -> None:
-    """Refuse what cannot be delivered here before anything is made, and say which program is used in another's place.
+def check_machine(deployment: Deployment, profiles: Collection[Profile]) -> None:
+    """Refuse what cannot be made or delivered here before anything is, and say which ffmpeg is used in another's place.
 
-    Raises: MissingToolError as `fit_ffmpeg` does.
+    Raises: CheckpointError as `require_fit` does, MissingToolError as `fit_ffmpeg` does.
     """
+    from magi2.checkpoints.fit import require_fit
     from magi2.media.fitness import fit_ffmpeg
 
     program = fit_ffmpeg(deployment.settings.ffmpeg, *{profile.delivery for profile in profiles})
     if program.passed_over:
         errors.print(f"warning: {program.path} is used, since {program.passed_over}", style="yellow")
+    for profile in profiles:
+        require_fit(profile, deployment.weights, deployment.settings.configs)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say, when somebody interrupts the block, that nothing of it is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print("interrupted: the same command goes on from here, from the last snapshot of a clip at work")
+        raise
 
 
 def print_json(value: object) -> None:

@@ -131,11 +131,14 @@ def _store(settings: Settings, profile: str) -> Finding:
 
 
 def _weights(settings: Settings, profile: str) -> Finding:
+    from magi2.checkpoints.fit import require_fit
+    from magi2.checkpoints.layout import CheckpointFolder
     from magi2.checkpoints.verify import verify
 
     root = settings.checkpoint_root()
-    architectures = load_profile(profile, settings.configs).architectures
-    reports = list(verify(root, architectures, fingerprint=False))
+    resolved = load_profile(profile, settings.configs)
+    require_fit(resolved, CheckpointFolder(root), settings.configs)
+    reports = list(verify(root, resolved.architectures, fingerprint=False))
     if bad := [report for report in reports if report.problem]:
         return Finding("weights", False, f"{root}: {bad[0].problem}")
     size = sum(report.size_bytes for report in reports)

@@ -48,6 +48,7 @@ def common(
     if version:
         typer.echo(f"magi2 {__version__}")
         raise typer.Exit
+    logging.captureWarnings(True)  # of libraries: they are in the log that --verbose shows
     level = logging.INFO if verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)])
 

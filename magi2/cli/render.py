@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Column, Table
 
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
-from magi2.cli.console import AS_JSON, TerminalProgress, check_ffmpeg, print_json, results
+from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, print_json, results, resumable
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
     from magi2.stages.render import Outcome
 
+MAX_NAME_SHOWN = 40
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
 PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv or .json.")
 IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map such as {"<Figure 1>": "a.png"}.')
@@ -59,8 +59,8 @@ def render_command(
     rows: list[dict[str, Any]] = []
     stopped: Magi2Error | None = None
     deployment = Deployment.from_environment()
-    check_ffmpeg(deployment, profiles.values())
-    with TerminalProgress() as progress:
+    check_machine(deployment, _used(clips, profiles))
+    with resumable(), TerminalProgress() as progress:
         try:
             for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
                 rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
@@ -99,8 +99,8 @@ def stage_command(
     from magi2.jobs.render import ClipRender
 
     deployment = Deployment.from_environment()
-    check_ffmpeg(deployment, profiles.values())
-    with TerminalProgress() as progress:
+    check_machine(deployment, _used(clips, profiles))
+    with resumable(), TerminalProgress() as progress:
         work = ClipRender(clips, profiles, deployment, layout=layout, progress=progress)
         found = work.run_stage(StageName(name))
     rows = [
@@ -151,6 +151,11 @@ def _clips(
         raise InputError(batch.bad_rows[0].reason)
     profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
     return batch.clips, profile_of.by_digest
+
+
+def _used(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> list[Profile]:
+    """The profiles that these clips have: the default one need not be among them."""
+    return [profiles[digest] for digest in dict.fromkeys(clip.profile_digest for clip in clips)]
 
 
 def _make_folder(out: Path) -> None:
@@ -207,12 +212,17 @@ def _summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def _print_table(summary: dict[str, Any]) -> None:
-    table = Table("clip", "name", "profile", "seed", "state", "seconds", Column("file or reason", overflow="fold"))
+    """A line a clip, and its file or the reason below, where no terminal is too narrow for a path."""
+    cells = [("clip", "name", "profile", "seed", "state", "seconds")]
     for row in summary["clips"]:
-        outcome = row["error"] or row["files"].get(CLIP, "")
-        reason = f"{', '.join(row['flags'])} {outcome}" if row["flags"] else outcome
-        cells = [row["clip"][:12], row["names"][0], row["profile"], str(row["seed"]), row["state"]]
-        table.add_row(*cells, f"{row['seconds']:.1f}", reason)
-    results.print(table)
+        state = " ".join([row["state"], *row["flags"]])
+        name = " ".join(row["names"][0].split())[:MAX_NAME_SHOWN]
+        cells.append((row["clip"][:12], name, row["profile"], str(row["seed"]), state, f"{row['seconds']:.1f}"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    told = ["", *(row["error"] or row["files"].get(CLIP, "") for row in summary["clips"])]
+    for line, below in zip(cells, told, strict=True):
+        results.print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+        if below:
+            results.print(f"  {below}")
     counts = " ".join(f"{key}={value}" for key, value in summary.items() if key != "clips")
     results.print(counts)

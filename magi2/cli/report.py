@@ -25,6 +25,7 @@ def report_command(
     as_json: bool = AS_JSON,
 ) -> None:
     """Write a page of the batch that works from a disk: clips, failures, timings and cost, also as JSON and CSV."""
+    from magi2.batches.documents import load_batch
     from magi2.config.strict import nearest
     from magi2.deployment import Deployment
     from magi2.report.export import export_report
@@ -34,6 +35,7 @@ def report_command(
             f"--clips is {clips!r}, must be one of {', '.join(CLIP_FILES)}", hint=nearest(clips, CLIP_FILES)
         )
     deployment = Deployment.from_environment()
+    load_batch(deployment.store, batch)  # before anything is said of one that is not there
     warn_of_mismatch(deployment)
     cost, made = _known(deployment, batch)
     exported = export_report(deployment.store, batch, out, clips=clips, cost=cost, made=made)  # type: ignore[arg-type]

@@ -12,6 +12,10 @@ from magi2.config.installed import installed_folder
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError
 
+WEIGHTS_HINT = (
+    "point it at the published weights, at the repository's examples/demo_checkpoint for --profile demo, "
+    "or make random ones for --profile tiny: magi2 checkpoint make-tiny DIR --seed 1"
+)
 _TEST_PREFIX = "MAGI2_TEST_"
 
 
@@ -92,10 +96,10 @@ class Settings:
         if self.ckpt_root is None:
             raise ConfigError(
                 "no model weights: MAGI2_CKPT_ROOT is not set",
-                hint="point it at the published weights, or make random ones: magi2 checkpoint make-tiny DIR --seed 1",
+                hint=WEIGHTS_HINT,
             )
         if not self.ckpt_root.is_dir():
-            raise ConfigError(f"no model weights: MAGI2_CKPT_ROOT={self.ckpt_root} is not a folder")
+            raise ConfigError(f"no model weights: MAGI2_CKPT_ROOT={self.ckpt_root} is not a folder", hint=WEIGHTS_HINT)
         return self.ckpt_root
 
 

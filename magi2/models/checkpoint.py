@@ -96,7 +96,7 @@ class SafetensorsFolder:
         if not single.is_file():
             raise CheckpointError(
                 f"{self.folder}: neither {INDEX_NAME} nor {SINGLE_NAME} is there",
-                hint="set MAGI2_CKPT_ROOT to a folder in the published layout, or run magi2 checkpoint make-tiny",
+                hint="set MAGI2_CKPT_ROOT to a folder in the published layout, such as examples/demo_checkpoint",
             )
         with self._open_file(SINGLE_NAME) as handle:
             return dict.fromkeys(handle.keys(), SINGLE_NAME)

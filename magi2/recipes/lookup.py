@@ -39,17 +39,21 @@ class StoredClip:
         return self.manifest(StageName.MUX) is not None
 
     @property
-    def missing(self) -> tuple[StageName, ...]:
-        """The stages still to run, none for a finished clip.
+    def missing(self) -> dict[StageName, str]:
+        """The stages still to run, none for a finished clip, each with the key of what it makes.
 
-        Without an enhanced caption the keys of later stages are unknown, so all count as missing.
+        Without an enhanced caption the keys of later stages are unknown, so all count as missing. Theirs are then no
+        keys of the store, but equal for clips that share the artifact.
         """
+        stages = self._book.profile.stages
         if self._caption is None:
-            return self._book.profile.stages
+            enhance = self._book.enhance(self._clip).key
+            chain = self._book.chain(self._clip, f"what enhance/{enhance} will say")
+            return {stage: enhance if stage is StageName.ENHANCE else chain[stage].key for stage in stages}
         if self.is_finished:
-            return ()
-        later = self._book.profile.stages[1:]
-        return tuple(stage for stage in later if self.manifest(stage) is None)
+            return {}
+        chain = self._book.chain(self._clip, self._caption[1].text)
+        return {stage: chain[stage].key for stage in stages[1:] if self.manifest(stage) is None}
 
     def manifest(self, stage: StageName) -> Manifest | None:
         """The artifact of a stage, None when it is not there; of enhance it is the caption in use, perhaps a fallback.

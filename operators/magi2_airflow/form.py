@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from magi2.config.installed import installed_folder
+from magi2.checkpoints.fit import fitting_profile
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.load import profile_names
+from magi2.config.settings import Settings
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
 from magi2.inputs.text import NAME_PATTERN
 from magi2.types import StageName
 
-PROFILES = sorted(path.stem for path in installed_folder("configs").glob("profiles/[!_]*.yaml"))
+PROFILES = profile_names(Settings.from_environment().configs)
+
+
+def default_profile() -> str:
+    """The profile that the weights are made for, where DAG files are parsed beside them; else the published one."""
+    settings = Settings.from_environment()
+    if settings.ckpt_root is None:
+        return "1080p"
+    return fitting_profile(CheckpointFolder(settings.ckpt_root), settings.configs) or "1080p"
+
 
 RENDER_PARAMS = {
     "batch": Param(
@@ -20,7 +32,7 @@ RENDER_PARAMS = {
         "another of the deployment's input folders",
     ),
     "profile": Param(
-        "1080p",
+        default_profile(),
         type="string",
         pattern=f"^{NAME_PATTERN}$",
         title="Profile",

@@ -119,6 +119,17 @@ def test_without_a_caption_every_stage_counts_as_missing(store: LocalStore) -> N
     assert plan(store, clip).missing == dict.fromkeys(PROFILE.stages, 1)
 
 
+def test_an_artifact_that_clips_share_counts_once(store: LocalStore) -> None:
+    delivered = small_profile("delivery.crf=30")
+    books = {**BOOKS, delivered.digest(): make_book(delivered)}
+    clips = [make_clip(PROFILE, "one"), make_clip(delivered, "one"), make_clip(PROFILE, "one", seed=9)]
+    found = plan(store, *clips, book_of=books.__getitem__)
+    assert found.missing == {"enhance": 1, "encode": 1, "preview": 2, "decode": 2, "mux": 3}
+    pretend(store, clips[0], "enhance")
+    found = plan(store, *clips, book_of=books.__getitem__)
+    assert found.missing == {"encode": 1, "preview": 2, "decode": 2, "mux": 3}
+
+
 @pytest.mark.parametrize("damage", [flip_byte, truncate])
 @pytest.mark.parametrize("stage", ["enhance", "preview", "mux"])
 def test_damage_means_to_do_and_never_ends_the_plan(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from magi2.config.settings import Settings
+from magi2.jobs.render import ClipRender
 from magi2.media.probe import probe
 from tests.cli.cli_said import Magi2
 from tests.render_helpers import SMALL, flip_byte, make_clip, make_context, payload_file, render, small_profile
@@ -170,3 +171,45 @@ def test_what_retention_took_is_not_made_again(magi2: Magi2, two_clips: Path, tm
     unknown = magi2("gc", "--stage", "decod")
     assert unknown.code == 2 and "did you mean 'decode'?" in unknown.err
     assert magi2("gc", "--stage", "enhance").code == 2, "captions are never removed"
+
+
+@pytest.mark.parametrize("command", ["render", "stage", "plan", "doctor"])
+def test_a_profile_for_other_weights_is_one_sentence_before_anything_is_made(
+    magi2: Magi2, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "two.json").write_text('["one", "two"]')
+    arguments = {
+        "render": ("-p", "x", "--profile", "demo"),
+        "stage": ("enhance", "-p", "x", "--profile", "demo"),
+        "plan": ("two.json",),
+        "doctor": ("--profile", "demo"),
+    }
+    said = magi2(command, *arguments[command])
+    assert said.code == (1 if command == "doctor" else 2)
+    assert "these weights are random tiny ones: take --profile tiny" in (said.out if command == "doctor" else said.err)
+    assert not list((tmp_path / "store").glob("artifacts/*"))
+
+
+def test_no_path_is_broken_and_no_library_speaks_on_a_narrow_terminal(
+    magi2: Magi2, two_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    (tmp_path / "two.json").write_text(json.dumps([{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1}]))
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = tmp_path / ("a folder with a long name " * 6).strip()
+    said = magi2("render", "--prompts", "two.json", "--profile", "tiny-preview", *SET, "--out", folder)
+    assert said.code == 0, said.err
+    shown = [line.strip() for line in said.out.splitlines() if line.strip().endswith(".mp4")]
+    assert len(shown) == 2 and all(Path(path).is_file() for path in shown)
+
+
+def test_interrupted_render_says_that_the_same_command_goes_on(
+    magi2: Magi2, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(render: ClipRender) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClipRender, "render", interrupt)
+    said = magi2("render", "-p", "x", "--profile", "tiny-preview")
+    assert said.code == 130
+    assert "the same command goes on from here" in said.err

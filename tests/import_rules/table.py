@@ -65,8 +65,8 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog config deployment errors inputs jobs media.fitness recipes report "
-        "runtime stages.layouts types",
+        "artifacts batches catalog checkpoints.fit checkpoints.layout config deployment errors inputs jobs "
+        "media.fitness recipes report runtime stages.layouts types",
         "airflow magi2",
     ),
     Row(
@@ -134,8 +134,8 @@ TABLE = [
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",
-        "artifacts checkpoints.layout config errors files inputs media.image parallel.layout prompts recipes "
-        "stages.snapshots types",
+        "artifacts checkpoints.fit checkpoints.layout config errors files inputs media.image parallel.layout prompts "
+        "recipes stages.snapshots types",
         "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
@@ -147,6 +147,7 @@ TABLE = [
         "torch",
         heavy=True,
     ),
+    Row("magi2.checkpoints.fit", "checkpoints.layout config errors"),
     Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row("magi2.stages.layouts", "config parallel.layout platform types"),

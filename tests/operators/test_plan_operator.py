@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from magi2.catalog import BatchState
-from magi2.errors import ConfigError, InputError, MissingToolError
+from magi2.errors import CheckpointError, ConfigError, InputError, MissingToolError
+from magi2_airflow.form import default_profile
 from magi2_airflow.plan import PlanOperator
 from tests.batch_counts import counts_of, state_of
 from tests.operators.operator_helpers import Deployment, Task
 
+REPOSITORY = Path(__file__).parents[2]
 KITE, BOAT = {"prompt": "a kite", "seed": 1}, {"prompt": "a boat", "seed": 2, "profile": "tiny-preview"}
 
 
@@ -134,6 +137,22 @@ def test_an_ffmpeg_that_cannot_deliver_stops_the_batch_before_it_begins(
     with pytest.raises(MissingToolError, match="/bin/false"):
         plan(task, batch=str(deployment.batch(KITE)))
     assert not list(deployment.store.list_documents("batches"))
+
+
+def test_a_profile_for_other_weights_stops_the_batch_in_one_sentence(deployment: Deployment, task: Task) -> None:
+    with pytest.raises(CheckpointError, match="these weights are random tiny ones: take --profile tiny"):
+        plan(task, batch=str(deployment.batch({"prompt": "a kite"})), profile="1080p")
+    assert plan(task, batch=str(deployment.batch(BOAT)), profile="1080p") == [0], "no row has the default profile"
+
+
+def test_the_forms_default_is_made_for_the_weights(
+    deployment: Deployment, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert default_profile() == "tiny"
+    monkeypatch.setenv("MAGI2_CKPT_ROOT", str(REPOSITORY / "examples" / "demo_checkpoint"))
+    assert default_profile() == "demo"
+    monkeypatch.delenv("MAGI2_CKPT_ROOT")
+    assert default_profile() == "1080p"
 
 
 def test_large_batch_stays_within_the_limits_of_xcom(deployment: Deployment, task: Task) -> None:

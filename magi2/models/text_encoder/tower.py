@@ -10,9 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
+from transformers.utils import logging as transformers_logging
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import LoadReport, TensorSource, load_module
+
+# What the library has to say goes where our own log goes, and not to stderr past every level.
+transformers_logging.disable_default_handler()
+transformers_logging.enable_propagation()
 
 PREFIX = "model.language_model."
 OTHER_PREFIXES = ("language_model.", "model.", "")

@@ -1,0 +1,128 @@
+"""Whether a profile is made for the weights that are here, from the headers of their files; torch-free.
+
+The strict loaders compare every tensor, but only once a stage has begun, which may be after 56 GB were read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.load import load_profile, profile_names
+from magi2.config.profile import Profile
+from magi2.errors import CheckpointError, ConfigError
+
+_INDEX_NAME = "model.safetensors.index.json"
+_SINGLE_NAME = "model.safetensors"
+_TEXT_EMBEDDER = "pre_adapter.text_embedder.weight"
+PREFERRED = {"1080p": "the published ones", "demo": "the demo's", "tiny": "random tiny ones"}
+"""Profiles to name first, and whose weights they are made for."""
+_LAYER = re.compile(r"block\.layers\.(\d+)\.")
+_MAX_HEADER_BYTES = 100_000_000
+
+Facts = Mapping[str, object]
+"""Component to what tells it from others: layers, then rows and columns of a matrix."""
+
+
+def require_fit(profile: Profile, weights: CheckpointFolder, configs: Path) -> None:
+    """Raise CheckpointError when the weights have other shapes than the profile's networks, naming a profile that fits.
+
+    What is missing or cannot be read says nothing here: whatever needs it names the file.
+    """
+    found = _facts(weights.root)
+    if not _differs(profile, found):
+        return
+    other = fitting_profile(weights, configs)
+    if other is None:
+        advice = f"no profile of {configs} is made for these weights"
+    else:
+        advice = f"these weights are {PREFERRED.get(other, f'those of profile {other}')}: take --profile {other}"
+    raise CheckpointError(f"profile {profile.name} is made for other weights than {weights.root}: {advice}")
+
+
+def fitting_profile(weights: CheckpointFolder, configs: Path) -> str | None:
+    """The name of a profile that is made for these weights, None when there is none or nothing is known of them."""
+    found = _facts(weights.root)
+    if "preview" not in found:
+        return None
+    names = profile_names(configs)
+    for name in dict.fromkeys([*(name for name in PREFERRED if name in names), *names]):
+        try:
+            profile = load_profile(name, configs)
+        except ConfigError:  # a broken profile is no advice
+            continue
+        if not _differs(profile, found):
+            return name
+    return None
+
+
+def _differs(profile: Profile, found: Facts) -> bool:
+    preview, refiner = profile.architectures.preview, profile.architectures.refiner
+    wanted: dict[str, object] = {
+        "text_encoder": preview.text_in_channels,
+        "preview": (preview.num_layers, preview.stream_width, preview.text_in_channels),
+    }
+    if profile.refiner is not None:
+        wanted["refiner"] = (refiner.num_layers, refiner.hidden_size, refiner.text_in_channels)
+    return any(component in found and found[component] != fact for component, fact in wanted.items())
+
+
+def _facts(root: Path) -> Facts:
+    """What the headers say of the components that are there and readable."""
+    weights = CheckpointFolder(root)
+    found = {name: _transformer(weights.folder(name)) for name in ("preview", "refiner")}
+    found["text_encoder"] = _text_width(weights.folder("text_encoder") / "config.json")
+    return {component: fact for component, fact in found.items() if fact is not None}
+
+
+def _transformer(folder: Path) -> object | None:
+    index = _json(folder / _INDEX_NAME)
+    listed = index.get("weight_map") if index else None
+    if isinstance(listed, dict) and _TEXT_EMBEDDER in listed:
+        names, file = [str(name) for name in listed], folder / str(listed[_TEXT_EMBEDDER])
+        header = _header_of(file)
+    else:
+        header = _header_of(folder / _SINGLE_NAME)
+        names = list(header)
+    shape = header.get(_TEXT_EMBEDDER, {}).get("shape")
+    layers = {int(match[1]) for name in names if (match := _LAYER.match(name))}
+    return (max(layers) + 1, *shape) if layers and isinstance(shape, list) else None
+
+
+def _text_width(path: Path) -> object | None:
+    config = _json(path) or {}
+    text = config.get("text_config", config)
+    return text.get("hidden_size") if isinstance(text, dict) else None
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _header_of(path: Path) -> dict[str, Any]:
+    try:
+        state = path.stat()
+    except OSError:
+        return {}
+    return _header(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _header(path: Path, modified_ns: int, size: int) -> dict[str, Any]:
+    """The header of a safetensors file as it is now; empty when it has none."""
+    try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            content = json.loads(stream.read(length)) if 0 < length < min(size, _MAX_HEADER_BYTES) else None
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
