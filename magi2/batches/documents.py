@@ -269,8 +269,8 @@ def write_document(store: ArtifactStore, name: str, document: Document) -> None:
 
 
 def remove_batch(store: ArtifactStore, batch_id: str) -> None:
-    """Remove all documents of a batch."""
-    for name in list(store.list_documents(batch_folder(batch_id))):
+    """Remove all documents of a batch; those in folders first, so that no empty folder stays on a disk."""
+    for name in sorted(store.list_documents(batch_folder(batch_id)), key=lambda name: -name.count("/")):
         store.remove_document(name)
 
 

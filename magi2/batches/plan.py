@@ -28,6 +28,7 @@ from magi2.batches.documents import (
 from magi2.batches.images import image_name, read_image
 from magi2.batches.schema import (
     BatchDocument,
+    ByHand,
     ClipDocument,
     FinishedClip,
     FinishedDocument,
@@ -108,6 +109,7 @@ class BatchPlan:
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
     finished: Mapping[str, str] = field(default_factory=dict)
     """Key of the delivered file of each cached clip, by clip id."""
+    by_hand: ByHand | None = None
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
 
@@ -151,9 +153,8 @@ def plan_batch(
         for stage, key in stored.missing.items():
             missing[stage].add(key)
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
-    identity = {"clips": sorted(c.clip_id for c in batch.clips), "options": asdict(options), "origin": dict(origin)}
     return BatchPlan(
-        batch_id=sha256_text(canonical_json(identity))[:16],
+        batch_id=batch_id_of(batch.clips, options, origin),
         name=name,
         source=source,
         options=options,
@@ -166,6 +167,12 @@ def plan_batch(
         finished=finished,
         text_flags=text_flags,
     )
+
+
+def batch_id_of(clips: Sequence[Clip], options: BatchOptions, origin: Mapping[str, str | None]) -> str:
+    """The id of a batch of these clips: 16 hexadecimal digits."""
+    identity = {"clips": sorted(clip.clip_id for clip in clips), "options": asdict(options), "origin": dict(origin)}
+    return sha256_text(canonical_json(identity))[:16]
 
 
 def pack_shards(
@@ -196,12 +203,9 @@ def pack_shards(
     return tuple(shards)
 
 
-def save_plan(plan: BatchPlan, store: ArtifactStore, *, with_images: bool = True) -> None:
-    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole.
-
-    Without images only this process can render it, from where they lie.
-    """
-    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)] if with_images else []
+def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
+    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
+    clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
         store.put_document(image_name(figure.sha256), read_unchanged(figure.path, figure.sha256))
     for shard in plan.shards:
@@ -268,5 +272,6 @@ def _batch_document(plan: BatchPlan) -> BatchDocument:
         shards=len(plan.shards),
         clips=plan.clips,
         missing=dict(plan.missing),
+        by_hand=plan.by_hand,
         **origin,
     )

@@ -125,8 +125,18 @@ class OptionsDocument(Content):
     budget: float | None = None
 
 
+class ByHand(Content):
+    """Who renders a batch of the command line: a process, and which call of its command that is, the first being 1."""
+
+    process: str
+    attempt: int
+
+
 class BatchDocument(Document):
-    """A batch as planned. `profiles` are resolved, by digest; `missing` counts the clips that lack a stage."""
+    """A batch as planned. `profiles` are resolved, by digest; `missing` counts the clips that lack a stage.
+
+    `by_hand` says which process renders it; a batch without it is rendered by a run of Airflow.
+    """
 
     batch_id: str
     name: str
@@ -142,6 +152,7 @@ class BatchDocument(Document):
     run_id: str | None = None
     requested_by: str | None = None
     parent_batch_id: str | None = None
+    by_hand: ByHand | None = None
 
     def settings(self, digest: str) -> dict[str, Any]:
         """A profile as it was resolved. Raises CorruptedArtifactError for one that the batch does not have."""

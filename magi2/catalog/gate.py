@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select
 
@@ -17,7 +18,7 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import load_batch
 from magi2.catalog.batches import accelerator_seconds, get_batch
 from magi2.catalog.engine import RETRY_S, catalog_url
-from magi2.catalog.records import BatchRecord, BatchState, Request, RunState
+from magi2.catalog.records import BatchRecord, BatchState, Request, RunState, now
 from magi2.catalog.repository import Catalog, open_catalog
 from magi2.catalog.states import FINISHED_BATCH, UNFINISHED_CLIP
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
@@ -69,12 +70,16 @@ def check_may_start(settings: Settings, store: ArtifactStore, batch_id: str, sha
 
 
 class CancelCheck:
-    """Asked by a worker before each clip; a catalog that is away asks for nothing, for `RETRY_S` seconds of `clock`."""
+    """Asked by a worker before each clip; a catalog that is away asks for nothing, for `RETRY_S` seconds of `clock`.
+
+    A batch of the command line that was cancelled since the check was made is asked to end: it has no run to be ended.
+    """
 
     def __init__(self, settings: Settings, batch_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._batch_id = batch_id
         self._clock = clock
+        self._since = now()
         self._catalog: Catalog | None = None
         self._away_until = -math.inf
 
@@ -84,7 +89,7 @@ class CancelCheck:
             return None
         try:
             self._catalog = self._catalog or open_catalog(catalog_url(self._settings))
-            return requested(self._catalog, self._batch_id)
+            return requested(self._catalog, self._batch_id, since=self._since)
         except Magi2Error as error:
             self._away_until = self._clock() + RETRY_S
             logger.warning("cannot hear what is asked of batch %s: %s", self._batch_id, error)
@@ -95,9 +100,12 @@ class CancelCheck:
         _check_request(self._batch_id, self.requested())
 
 
-def requested(catalog: Catalog, batch_id: str) -> Request | None:
-    """What is asked of a batch; nothing of one that is absent or finished."""
-    return catalog.database.read(lambda connection: _requested(get_batch(connection, batch_id)))
+def requested(catalog: Catalog, batch_id: str, *, since: datetime | None = None) -> Request | None:
+    """What is asked of a batch; nothing of one that is absent or finished, but see `CancelCheck`."""
+    batch = catalog.database.read(get_batch, batch_id)
+    if since and batch and batch.run_id is None and batch.state is BatchState.CANCELLED:
+        return Request.CANCEL if batch.finished_at and batch.finished_at > since else None
+    return _requested(batch)
 
 
 def admission_state(catalog: Catalog, batch_id: str, shard: int, stage: StageName) -> AdmissionState | None:

@@ -15,6 +15,7 @@ from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Run, RunState, now
 from magi2.catalog.statements import chunks, outcome_of_batch, total, upsert, was_retried
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
+from magi2.errors import Magi2Error
 from magi2.types import StageName
 
 LAST_STAGE = StageName.MUX
@@ -107,6 +108,12 @@ class Runs:
         """Enter that work on clips ended before it came to anything and will be taken up again: they are waiting."""
         for chunk in chunks(clip_ids):
             self._database.write(_withdraw, batch_id, stage, chunk, attempt)
+
+    def end_running(self, batch_id: str, error: Magi2Error) -> None:
+        """Enter that whoever worked on the batch is gone: its runs that have not ended are cancelled."""
+        these = StageRunRow.batch_id == batch_id, StageRunRow.state == RunState.RUNNING
+        values = {"state": RunState.CANCELLED, "finished_at": now(), "error_code": error.code, "error": str(error)}
+        self._database.write(lambda connection: connection.execute(update(StageRunRow).where(*these).values(**values)))
 
     def accelerator_seconds(self, batch_id: str) -> dict[tuple[str, StageName], float]:
         """What each clip took in each stage so far, by clip id and stage, all attempts and all ranks together."""

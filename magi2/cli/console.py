@@ -122,8 +122,8 @@ class TerminalProgress:
         self.step(stage, clip, done, total)
         self._bars.console.print(f"{clip.short_id} {stage.value}: resumed at step {done} of {total}")
 
-    def waiting(self) -> None:
-        self._bars.console.print("waits for another process that makes the same")
+    def waiting(self, reason: str | None = None) -> None:
+        self._bars.console.print(f"waits: {reason or 'another process makes the same'}")
 
     def store_away(self, seconds: float, reason: str) -> None:
         self._bars.console.print(f"{away_text(seconds, reason)} (Ctrl-C ends the command)", style="yellow")

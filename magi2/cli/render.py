@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def render_command(
     started = time.monotonic()
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
     _make_folder(out)
+    named = {"name": prompts.stem, "source": str(prompts)} if prompts else {}
     from magi2.deployment import Deployment
     from magi2.jobs.render import ClipRender
 
@@ -61,14 +63,16 @@ def render_command(
     deployment = Deployment.from_environment()
     check_machine(deployment, _used(clips, profiles))
     with resumable(), TerminalProgress() as progress:
+        work = ClipRender(clips, profiles, deployment, **named, layout=layout, progress=progress)
         try:
-            for outcome in ClipRender(clips, profiles, deployment, layout=layout, progress=progress).render():
-                rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
+            with closing(work.render()) as outcomes:
+                for outcome in outcomes:
+                    rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
         except Magi2Error as error:
             if not rows:
                 raise
             stopped = error  # what was made until now is told all the same
-    summary = _summary(rows, time.monotonic() - started)
+    summary = {**_summary(rows, time.monotonic() - started), "batch": work.batch_id}
     print_json(summary) if as_json else _print_table(summary)
     if stopped:
         raise stopped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from magi2.deployment import Deployment
     from magi2.report.status import BatchStatus, ShardStatus
 
+logger = logging.getLogger(__name__)
+
 REFRESH_S = 2.0
 SHARD_COLUMNS = ("shard", "profile", "stage", "done", "failed", "clip", "step", "rate", "time left", "cost")
 BATCH_COLUMNS = ("batch", "name", "state", "done", "failed", "time left", "cost")
@@ -42,6 +45,7 @@ def status_command(
         raise InputError("--watch and --json exclude each other", hint="call --json as often as you like")
     deployment = Deployment.from_environment()
     catalog, price = deployment.catalog, deployment.price
+    _settle_lost(deployment)
     found = _read(catalog, batch, price, limit)
     warn_of_mismatch(deployment)
     if as_json:
@@ -54,6 +58,16 @@ def status_command(
         results.print(_view(found, batch is not None, price))
         if batch is None:
             _print_artifacts(deployment)
+
+
+def _settle_lost(deployment: Deployment) -> None:
+    """Batches of commands that were killed here are shown as what they are; a store that is away is told of below."""
+    from magi2.jobs.by_hand import settle_lost
+
+    try:
+        settle_lost(deployment)
+    except Magi2Error as error:
+        logger.info("batches without a process are not settled: %s", error)
 
 
 def _read(catalog: Catalog, batch: str | None, price: Price | None, limit: int) -> list[BatchStatus]:

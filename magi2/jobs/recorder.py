@@ -95,6 +95,12 @@ class CatalogRecorder:
             at_step = _shard_position(job, position)
             self._enter(lambda catalog: catalog.shards.at_step(job.batch_id, at_step))
 
+    def on_artifacts(self, stage: StageName, keys: Sequence[str]) -> None:
+        """A stage of no batch has made or found these artifacts."""
+        self._enter(
+            lambda catalog: catalog.artifacts.index(m for key in keys for m in _manifests(self._store, stage, key))
+        )
+
     def on_stage_end(self, job: StageJob, error: Magi2Error) -> None:
         """The stage that was started ended without results for the clips not heard of; what is tried again waits."""
         if isinstance(error, PausedError):
@@ -116,6 +122,10 @@ class CatalogRecorder:
         runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
         tried_again = job.is_tried_again(error)
         self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs, tried_again=tried_again))
+
+    def on_lost(self, batch_id: str, error: Magi2Error) -> None:
+        """Whoever worked on the batch is gone without a word."""
+        self._enter(lambda catalog: catalog.runs.end_running(batch_id, error))
 
     def on_set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
         """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""

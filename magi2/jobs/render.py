@@ -1,30 +1,51 @@
 """Rendering clips that a command asked for: every stage in this process, or in a process group when many ranks do it.
 
-Meanwhile the clips are a batch of the store, so that groups find them; the catalog is not told of it.
+The clips are a batch like any other, see `magi2.jobs.by_hand`. A single stage of them is none: its results are told,
+the catalog lists its artifacts, and nothing else of it stays.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
 
+from magi2 import platform
 from magi2.artifacts.store import ArtifactStore, Patience
 from magi2.batches.documents import remove_batch
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
 from magi2.batches.results import write_results
+from magi2.catalog.gate import CancelCheck
 from magi2.config.profile import Profile
 from magi2.deployment import Deployment
+from magi2.errors import PausedError
+from magi2.jobs.by_hand import COMMAND_LINE, Asked, BatchByHand, batch_by_hand
 from magi2.jobs.launch import launch, stage_result
+from magi2.jobs.recorder import CatalogRecorder
 from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
 from magi2.parallel.layout import ParallelLayout
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.result import StageResult
-from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Resumed, StageStarted, Step, StoreAway, StoreBack
+from magi2.runtime.events import (
+    ClipFinished,
+    Event,
+    Loading,
+    ModelsLoaded,
+    Resumed,
+    StageStarted,
+    Step,
+    StoreAway,
+    StoreBack,
+    Waiting,
+)
 from magi2.runtime.job import StageJob
 from magi2.runtime.lock import artifact_locks
+from magi2.runtime.progress import EventTeller
 from magi2.runtime.store_wait import StoreWait
 from magi2.stages.context import StageContext
 from magi2.stages.layouts import check_layout, stage_layout
@@ -33,9 +54,15 @@ from magi2.stages.progress import Progress
 from magi2.stages.render import Outcome, run_stage
 from magi2.types import Clip, StageName
 
+PAUSE_S = 5.0
+"""Until a render that has to wait asks again."""
+
 
 class ClipRender:
-    """Clips with their profiles by digest, and the layout that was asked for, if one was."""
+    """Clips with their profiles by digest, and the layout that was asked for, if one was.
+
+    `name` and `source` are those of their batch, whose id is `batch_id`.
+    """
 
     def __init__(
         self,
@@ -43,74 +70,115 @@ class ClipRender:
         profiles: Mapping[str, Profile],
         deployment: Deployment,
         *,
+        name: str = "prompt",
+        source: str = COMMAND_LINE,
         layout: str | None = None,
         progress: Progress,
     ) -> None:
+        self._asked = Asked(clips, profiles, name, source)
         groups = {digest: [clip for clip in clips if clip.profile_digest == digest] for digest in profiles}
         self._groups = [(profiles[digest], group) for digest, group in groups.items() if group]
         self._deployment = deployment
         self._layout = layout
         self._progress = progress
+        self._check_of = cache(partial(CancelCheck, deployment.settings))
         self._patience = StoreWait(deployment, progress=progress)
-        self._has_groups = False
 
-    def render(self) -> Iterator[Outcome]:
+    @property
+    def batch_id(self) -> str:
+        """The id of the batch that `render` renders."""
+        return self._asked.batch_id
+
+    def render(self) -> Generator[Outcome]:
         """Every stage of every clip, profile by profile; a clip that fails leaves and the others go on.
 
+        The batch ends with the generator: whoever leaves it early closes it.
         Raises before anything starts: ConfigError for a layout that cannot be, IdentityError when the store is not the
-        catalog's, what `prepare` does; later what `run_stage_job` does.
+        catalog's, what `prepare` does; later what `run_stage_job` does, but waits while the batch is paused.
         """
-        compute = self._compute(StageName)
-        return (outcome for profile, clips in self._groups for outcome in self._render(profile, clips, compute))
+        return self._rendered(self._compute(StageName))
 
     def run_stage(self, name: StageName) -> list[StageResult]:
         """One stage of every clip. Raises as `render` does."""
         compute = self._compute([name])
-        return [result for group in self._groups for result in self._run(*group, [name], compute)]
-
-    def _render(self, profile: Profile, clips: Sequence[Clip], compute: Compute) -> Iterable[Outcome]:
-        """A clip whose file is stored needs no stage, whatever retention has taken of what led to it."""
-        book = self._deployment.recipe_book(profile)
-        outcomes = {clip.clip_id: Outcome(clip) for clip in clips}
-        for outcome in outcomes.values():
-            outcome.results += self._patience(partial(self._finished, book, outcome.clip))
-        waiting = [outcome.clip for outcome in outcomes.values() if not outcome.results]
-        for result in self._run(profile, waiting, profile.stages, compute):
-            outcomes[result.clip.clip_id].results.append(result)
-        return outcomes.values()
-
-    def _finished(self, book: RecipeBook, clip: Clip) -> list[StageResult]:
-        """The results of a clip whose file is stored; none for any other."""
-        stored = StoredClip(self._deployment.store, book, clip)
-        return stored.results() if stored.is_finished else []
-
-    def _run(
-        self, profile: Profile, clips: Sequence[Clip], stages: Sequence[StageName], compute: Compute
-    ) -> list[StageResult]:
-        """The stages' results, of each clip up to the first that failed."""
-        if not clips:
-            return []
-        store, patience = self._deployment.store, self._patience
+        recorder = CatalogRecorder.of(self._deployment)
         results: list[StageResult] = []
-        with _saved_batch(clips, profile, store, patience, with_images=self._has_groups) as batch:
-            for stage in stages:
-                address, identity = self._deployment.settings.store, self._deployment.store_identity
-                job = StageJob(batch.batch_id, 0, stage, address, store_identity=identity)
-                work = patience(partial(StageWork.planned, job, store))
-                on_event = _Teller(stage, work.clips, self._progress)
-                results += run_stage_job(work, self._deployment, compute, on_event=on_event, patience=patience)
+        store, address = self._deployment.store, self._deployment.settings.store
+        for profile, clips in self._groups:
+            with _saved_batch(clips, profile, store, self._patience) as batch:
+                job = StageJob(batch.batch_id, 0, name, address, store_identity=self._deployment.store_identity)
+                made = self._run(job, compute, None)
+            recorder.on_artifacts(name, [result.key for result in made if result.key])
+            results += made
         return results
+
+    def _rendered(self, compute: Compute) -> Generator[Outcome]:
+        if not self._groups:
+            return
+        with batch_by_hand(
+            self._asked, self._deployment, on_wait=self._progress.waiting, patience=self._patience
+        ) as batch:
+            check = self._check_of(batch.plan.batch_id).check  # which hears of a cancel from now on
+            self._patience = StoreWait(self._deployment, progress=self._progress, check=check)
+            shards = {shard.profile.digest(): shard for shard in batch.plan.shards}
+            for profile, clips in self._groups:
+                outcomes = {clip.clip_id: Outcome(clip) for clip in clips}
+                book = self._deployment.recipe_book(profile)
+                for clip in (clip for clip in clips if clip.clip_id in batch.plan.finished):
+                    # A clip whose file is stored needs no stage, whatever retention has taken of what led to it.
+                    outcomes[clip.clip_id].results += self._patience(partial(self._stored, book, clip))
+                if shard := shards.get(profile.digest()):
+                    for result in self._run_stages(batch, shard.number, profile.stages, compute):
+                        outcomes[result.clip.clip_id].results.append(result)
+                yield from outcomes.values()
+
+    def _stored(self, book: RecipeBook, clip: Clip) -> list[StageResult]:
+        return StoredClip(self._deployment.store, book, clip).results()
+
+    def _run_stages(
+        self, batch: BatchByHand, shard: int, stages: Iterable[StageName], compute: Compute
+    ) -> Iterator[StageResult]:
+        """The stages' results, of each clip up to the first that failed."""
+        return chain.from_iterable(self._run(batch.next_job(shard, stage), compute, batch.recorder) for stage in stages)
+
+    def _run(self, job: StageJob, compute: Compute, recorder: CatalogRecorder | None) -> Sequence[StageResult]:
+        while True:
+            work = self._patience(partial(StageWork.planned, job, self._deployment.store))
+            on_event = _Teller(job.stage, work.clips, self._progress)
+            try:
+                self._check_of(job.batch_id).check()
+                return run_stage_job(
+                    work, self._deployment, compute, recorder=recorder, on_event=on_event, patience=self._patience
+                )
+            except PausedError as error:
+                self._progress.waiting(str(error))
+                time.sleep(PAUSE_S)
 
     def _compute(self, stages: Iterable[StageName]) -> Compute:
         layouts = {stage: stage_layout(stage, self._layout, self._deployment.settings) for stage in stages}
         for profile, _ in self._groups:
             for layout in set(layouts.values()):
                 check_layout(layout, profile)
-        self._has_groups = any(layout.num_ranks > 1 for layout in layouts.values())
-        if self._has_groups:
+        if any(layout.num_ranks > 1 for layout in layouts.values()):
             self._patience(self._deployment.store_to_render)
             return _in_groups(layouts)
-        return _in_this_process(self.contexts(), self._deployment.store, self._patience)
+        return self._in_this_process(self.contexts())
+
+    def _in_this_process(self, contexts: Mapping[str, StageContext]) -> Compute:
+        """What one rank does, without a process to start for each stage."""
+
+        def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+            job = work.job
+            context = contexts[work.shard.profile.digest()]
+            teller = EventTeller(on_event, peak_memory=_peak_memory(context))
+            check = self._check_of(job.batch_id).check
+            context = replace(context, progress=teller, before_clip=check, patience=self._patience)
+            results = run_stage(context, job.stage, work.clips)
+            place = job.batch_id, job.shard, job.stage, job.attempt
+            self._patience(lambda: write_results(self._deployment.store, *place, results))
+            return results
+
+        return compute
 
     def contexts(self) -> dict[str, StageContext]:
         """Surroundings for work in this process, by digest of a profile; the store is opened last of all.
@@ -119,14 +187,8 @@ class ClipRender:
         """
         deployment, found = self._deployment, {}
         for profile, clips in self._groups:
-            context = prepare(
-                profile,
-                deployment.settings,
-                clips,
-                progress=self._progress,
-                store_opener=lambda: self._patience(deployment.store_to_render),
-            )
-            context.patience = self._patience
+            opener = partial(self._patience, deployment.store_to_render)
+            context = prepare(profile, deployment.settings, clips, store_opener=opener)
             if context.device.type == "cpu":
                 context.artifact_lock = artifact_locks(deployment.settings.store, self._progress.waiting)
             found[profile.digest()] = context
@@ -137,16 +199,8 @@ def _in_groups(layouts: Mapping[StageName, ParallelLayout]) -> Compute:
     return lambda work, on_event: launch(work, on_event, layout=layouts[work.job.stage])
 
 
-def _in_this_process(contexts: Mapping[str, StageContext], store: ArtifactStore, patience: Patience) -> Compute:
-    """What one rank does, without a process to start for each stage; the contexts' progress listens by itself."""
-
-    def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
-        results = run_stage(contexts[work.shard.profile.digest()], work.job.stage, work.clips)
-        job = work.job
-        patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, results))
-        return results
-
-    return compute
+def _peak_memory(context: StageContext) -> Callable[[], int]:
+    return lambda: platform.memory_stats(accelerator=context.accelerator).peak
 
 
 class _Teller:
@@ -158,32 +212,37 @@ class _Teller:
         self._progress = progress
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, StageStarted):
-            self._progress.stage_started(self._stage, event.clips)
-        elif isinstance(event, ModelsLoaded):
-            self._progress.models_loaded(self._stage, event.seconds)
-        elif isinstance(event, Step):
-            self._progress.step(self._stage, self._clips[event.clip_id], event.done, event.total)
-        elif isinstance(event, Resumed):
-            self._progress.resumed(self._stage, self._clips[event.clip_id], event.done, event.total)
-        elif isinstance(event, StoreAway):
-            self._progress.store_away(event.seconds, event.reason)
-        elif isinstance(event, StoreBack):
-            self._progress.store_back(event.seconds)
-        elif isinstance(event, ClipFinished):
-            self._progress.clip_finished(stage_result(self._stage, self._clips[event.clip_id], event))
+        match event:
+            case StageStarted():
+                self._progress.stage_started(self._stage, event.clips)
+            case Loading():
+                self._progress.loading(self._stage)
+            case ModelsLoaded():
+                self._progress.models_loaded(self._stage, event.seconds)
+            case Step():
+                self._progress.step(self._stage, self._clips[event.clip_id], event.done, event.total)
+            case Resumed():
+                self._progress.resumed(self._stage, self._clips[event.clip_id], event.done, event.total)
+            case Waiting():
+                self._progress.waiting()
+            case StoreAway():
+                self._progress.store_away(event.seconds, event.reason)
+            case StoreBack():
+                self._progress.store_back(event.seconds)
+            case ClipFinished():
+                self._progress.clip_finished(stage_result(self._stage, self._clips[event.clip_id], event))
 
 
 @contextmanager
 def _saved_batch(
-    clips: Sequence[Clip], profile: Profile, store: ArtifactStore, patience: Patience, *, with_images: bool
+    clips: Sequence[Clip], profile: Profile, store: ArtifactStore, patience: Patience
 ) -> Iterator[BatchPlan]:
     """A batch of all clips in one shard, so that each model is loaded once. Nobody looks for it afterwards."""
     profiles = {profile.digest(): profile}
     plan = BatchPlan(
-        batch_id=secrets.token_hex(8),  # its own, so that whoever renders the same clips meanwhile keeps theirs
-        name="command line",
-        source="command line",
+        batch_id=secrets.token_hex(8),  # its own, so that whoever works on the same clips meanwhile keeps theirs
+        name=COMMAND_LINE,
+        source=COMMAND_LINE,
         options=BatchOptions(),
         shards=pack_shards(clips, profiles, clips_per_shard=len(clips)),
         cached=(),
@@ -192,7 +251,7 @@ def _saved_batch(
         profiles=profiles,
     )
     try:
-        patience(lambda: save_plan(plan, store, with_images=with_images))
+        patience(lambda: save_plan(plan, store))
         yield plan
     finally:
         remove_batch(store, plan.batch_id)

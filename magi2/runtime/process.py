@@ -10,6 +10,7 @@ import ctypes
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -146,6 +147,35 @@ class ProcessGroup:
         if survivors:
             raise InfrastructureError(f"not even SIGKILL ended {', '.join(map(str, survivors))}")
         self._leader.wait()
+
+
+def this_process() -> str:
+    """What tells this process from every other, of this host or another, now or later."""
+    found = _process(os.getpid())
+    assert found is not None, "a process that runs is in /proc"
+    return " ".join((socket.gethostname(), _boot_id(), _pid_space(), str(found.pid), str(found.started)))
+
+
+def has_ended(identity: str) -> bool:
+    """Whether the process that `this_process` once named is known to be gone.
+
+    Of one on another host, or in another container of this one, nobody here knows: it counts as alive.
+    """
+    host, boot, space, pid, started = identity.rsplit(" ", 4)
+    if host != socket.gethostname():
+        return False
+    if boot != _boot_id():
+        return True
+    found = _process(int(pid))
+    return space == _pid_space() and (found is None or str(found.started) != started)
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _pid_space() -> str:
+    return os.readlink("/proc/self/ns/pid")
 
 
 def _processes() -> list[Process]:

@@ -1,4 +1,4 @@
-"""A stage's progress as events on a file descriptor."""
+"""A stage's progress as events: told to a listener of this process, or written to a file descriptor."""
 
 from __future__ import annotations
 
@@ -41,13 +41,66 @@ HEARTBEAT_S = 5.0
 _STEP_S = 0.2
 
 
-class EventProgress:
+class EventTeller:
+    """Tells a listener, from any thread, what happens on a rank. `peak_memory` gives bytes."""
+
+    def __init__(
+        self, listener: Callable[[Event], None], *, ranks: int = 1, peak_memory: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._listener = listener
+        self._ranks = ranks
+        self._peak_memory = peak_memory
+
+    def stage_started(self, stage: StageName, clips: int) -> None:
+        self._listener(StageStarted(stage.value, clips))
+
+    def loading(self, stage: StageName) -> None:
+        self._listener(Loading(_bytes_read()))
+
+    def models_loaded(self, stage: StageName, seconds: float) -> None:
+        self._listener(ModelsLoaded(seconds))
+
+    def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        self._listener(Step(clip.clip_id, done, total))
+
+    def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
+        self._listener(Resumed(clip.clip_id, done, total))
+
+    def waiting(self, reason: str | None = None) -> None:
+        self._listener(Waiting())
+
+    def store_away(self, seconds: float, reason: str) -> None:
+        self._listener(StoreAway(seconds, reason))
+
+    def store_back(self, seconds: float) -> None:
+        self._listener(StoreBack(seconds))
+
+    def clip_finished(self, result: StageResult) -> None:
+        made, worked = result.state == "made", result.state != "reused"
+        seconds = max(result.seconds, 0.0)
+        self._listener(
+            ClipFinished(
+                clip_id=result.clip.clip_id,
+                state=result.state,
+                key=result.key,
+                seconds=seconds,
+                flags=tuple(result.flags),
+                error_code=result.error.code if result.error else None,
+                error=error_text(result.error) if result.error else None,
+                peak_memory_bytes=self._peak_memory() if made else 0,
+                # A clip that failed held the accelerators just as long.
+                accelerator_seconds=seconds * self._ranks if worked and result.stage in ACCELERATOR_STAGES else 0.0,
+            )
+        )
+
+
+class EventProgress(EventTeller):
     """Writes events to `fd`, from any thread. Within its context a thread sends heartbeats.
 
     The descriptor is not stdout, so that what libraries print breaks nothing. Steps come at most five times a second;
     they and heartbeats are dropped rather than wait for a listener that does not read. Nobody listening is no error:
-    the kernel and the guard end a worker whose launcher is gone. `peak_memory` gives bytes. While weights are loaded,
-    heartbeats say how much was read.
+    the kernel and the guard end a worker whose launcher is gone. While weights are loaded, heartbeats say how much was
+    read.
     """
 
     def __init__(
@@ -60,10 +113,9 @@ class EventProgress:
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(self._send, ranks=ranks, peak_memory=peak_memory)
         self._fd = fd
         self._rank = rank
-        self._ranks = ranks
-        self._peak_memory = peak_memory
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._lock = threading.RLock()
@@ -90,17 +142,14 @@ class EventProgress:
         """This rank has met all others."""
         self._send(Joined())
 
-    def stage_started(self, stage: StageName, clips: int) -> None:
-        self._send(StageStarted(stage.value, clips))
-
     def loading(self, stage: StageName) -> None:
         self._is_loading = True
-        self._send(Loading(_bytes_read()))
+        super().loading(stage)
 
     def models_loaded(self, stage: StageName, seconds: float) -> None:
         with self._lock:
             self._is_loading = False
-            self._send(ModelsLoaded(seconds))
+            super().models_loaded(stage, seconds)
 
     def step(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
         with self._lock:
@@ -108,42 +157,24 @@ class EventProgress:
             if done >= total or self._clock() - self._step_at >= _STEP_S:
                 self._send_step()
 
-    def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
-        self._send(Resumed(clip.clip_id, done, total))
-
-    def waiting(self) -> None:
+    def waiting(self, reason: str | None = None) -> None:
         self._end_steps()
-        self._send(Waiting())
+        super().waiting()
 
     def store_away(self, seconds: float, reason: str) -> None:
         self._end_steps()
         with self._lock:
             self._is_store_away = True
-            self._send(StoreAway(seconds, reason))
+            super().store_away(seconds, reason)
 
     def store_back(self, seconds: float) -> None:
         with self._lock:
             self._is_store_away = False
-            self._send(StoreBack(seconds))
+            super().store_back(seconds)
 
     def clip_finished(self, result: StageResult) -> None:
         self._end_steps()
-        made, worked = result.state == "made", result.state != "reused"
-        seconds = max(result.seconds, 0.0)
-        self._send(
-            ClipFinished(
-                clip_id=result.clip.clip_id,
-                state=result.state,
-                key=result.key,
-                seconds=seconds,
-                flags=tuple(result.flags),
-                error_code=result.error.code if result.error else None,
-                error=error_text(result.error) if result.error else None,
-                peak_memory_bytes=self._peak_memory() if made else 0,
-                # A clip that failed held the accelerators just as long.
-                accelerator_seconds=seconds * self._ranks if worked and result.stage in ACCELERATOR_STAGES else 0.0,
-            )
-        )
+        super().clip_finished(result)
 
     def failed(self, error: Magi2Error, clip_id: str | None = None) -> None:
         """The run as a whole failed; `clip_id` is that of a clip which the group did not survive."""

@@ -12,7 +12,8 @@ class Progress(Protocol):
     """Listener of a run. `step` with no step done says that a clip begins, `resumed` that it goes on from a snapshot.
 
     A rank that is `waiting` has nothing to do until rank 0 says what or, being rank 0, until another process has made
-    what it was about to make. A store that is away is waited for: told at once, now and then, and when it is back.
+    what it was about to make, or until what `reason` names has passed. A store that is away is waited for: told at
+    once, now and then, and when it is back.
     """
 
     def stage_started(self, stage: StageName, clips: int) -> None: ...
@@ -25,7 +26,7 @@ class Progress(Protocol):
 
     def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None: ...
 
-    def waiting(self) -> None: ...
+    def waiting(self, reason: str | None = None) -> None: ...
 
     def store_away(self, seconds: float, reason: str) -> None: ...
 
@@ -52,7 +53,7 @@ class Silent:
     def resumed(self, stage: StageName, clip: Clip, done: int, total: int) -> None:
         pass
 
-    def waiting(self) -> None:
+    def waiting(self, reason: str | None = None) -> None:
         pass
 
     def store_away(self, seconds: float, reason: str) -> None:

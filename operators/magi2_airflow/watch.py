@@ -24,15 +24,17 @@ LIVE = ("queued", "running")
 def end_cancelled_batches() -> list[str]:
     """Settle batches whose run ended without a word, as one does that is cancelled in Airflow; the ids of those.
 
-    A batch whose report is later than anything else known of it takes that as its end; all others are cancelled. One
-    whose documents cannot be read is named in the log and stays as it is.
+    A batch whose report is later than anything else known of it takes that as its end; all others are cancelled, so
+    also those of commands whose process on this host is gone. One whose documents cannot be read is named in the log
+    and stays as it is.
     """
     from magi2.deployment import Deployment
     from magi2.errors import CorruptedArtifactError, InputError
+    from magi2.jobs.by_hand import settle_lost
 
     deployment = Deployment.from_environment()
     deployment.require_match()
-    settled = []
+    settled = settle_lost(deployment)
     for batch in deployment.catalog.batches.unfinished():
         state = run_state(batch.dag_id, batch.run_id) if batch.dag_id and batch.run_id else "running"
         if state in LIVE:

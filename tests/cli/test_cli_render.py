@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from magi2.config.settings import Settings
+from magi2.errors import InfrastructureError
+from magi2.jobs import render as jobs_render
 from magi2.jobs.render import ClipRender
 from magi2.media.probe import probe
 from tests.cli.cli_said import Magi2
@@ -131,12 +133,17 @@ def test_render_that_stops_halfway_tells_what_was_made(
     (profiles / "other.yaml").write_text("extends: tiny-preview\ndelivery: {crf: 30}\n")
     rows = [{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1, "profile": "other"}]
     (tmp_path / "two.json").write_text(json.dumps(rows))
-    (tmp_path / "store" / "documents").mkdir(exist_ok=True)
-    shutil.rmtree(tmp_path / "store" / "documents" / "batches", ignore_errors=True)
-    (tmp_path / "store" / "documents" / "batches").touch()  # where the second clip's batch would be
+
+    def fill(*arguments: object) -> None:
+        raise InfrastructureError("the disk is full")
+
+    monkeypatch.setattr(jobs_render, "run_stage", fill)  # which the second clip needs
     said = magi2("render", *TINY, "--prompts", "two.json", "--json")
-    assert said.code == 3 and "batches" in said.err
-    assert [clip["state"] for clip in json.loads(said.out)["clips"]] == ["done"]
+    assert said.code == 3 and "the disk is full" in said.err
+    told = json.loads(said.out)
+    assert [clip["state"] for clip in told["clips"]] == ["done"]
+    status = json.loads(magi2("status", told["batch"], "--json").out)
+    assert (status["state"], status["clips"]["done"], status["clips"]["failed"]) == ("failed", 1, 1)
 
 
 def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:

@@ -100,15 +100,15 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config deployment errors inputs jobs.render media.delivery "
+        "artifacts batches catalog checkpoints config deployment errors inputs jobs.by_hand jobs.render media.delivery "
         "media.fitness platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
     Row(
         "magi2.jobs.render",
-        "artifacts batches config deployment jobs parallel.layout recipes runtime.events runtime.job "
-        "runtime.lock runtime.store_wait stages types",
+        "artifacts batches catalog.gate config deployment errors jobs parallel.layout platform recipes runtime.events "
+        "runtime.job runtime.lock runtime.progress runtime.store_wait stages types",
         heavy=True,
     ),
     Row(

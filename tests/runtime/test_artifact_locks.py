@@ -27,7 +27,7 @@ class Waiter(Silent):
     def __init__(self) -> None:
         self.waits = threading.Event()
 
-    def waiting(self) -> None:
+    def waiting(self, reason: str | None = None) -> None:
         self.waits.set()
 
 

@@ -110,5 +110,6 @@ def test_a_held_last_frame_gives_ten_seconds(refined_render: Rendered, tiny_chec
     assert found.audio.duration_s == pytest.approx(10.0, abs=0.020)
 
 
-def test_a_store_holds_artifacts_and_nothing_else(preview_render: Rendered) -> None:
-    assert {name.split("/")[0] for name in stored_files(preview_render.store)} == {"artifacts"}
+def test_a_store_holds_artifacts_and_images_and_nothing_else(preview_render: Rendered) -> None:
+    places = {name.partition("/")[0]: name for name in stored_files(preview_render.store)}
+    assert set(places) == {"artifacts", "documents"} and places["documents"].startswith("documents/images/")

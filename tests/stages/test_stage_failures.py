@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from magi2.artifacts.local import LocalStore
-from magi2.errors import CheckpointError, GroupLostError, PromptTooLongError
+from magi2.errors import CheckpointError, GroupLostError, ImageError, PromptTooLongError
 from magi2.models.text_encoder.encoder import TextEncoder
 from magi2.recipes.book import RecipeBook
 from magi2.stages.decode import Decoders, DecodeStage
@@ -268,8 +268,10 @@ def test_an_image_that_changed_since_it_was_read_is_refused(
     copied = Path(shutil.copy(image, tmp_path / "image.png"))
     clip = make_clip(preview_render.profile, image=copied, seed=9)
     shutil.copy(image.with_name("square_100.png"), copied)
-    (outcome,) = render(make_context(tiny_checkpoint, tmp_path / "store", preview_render.profile, [clip]), [clip])
-    assert failure_code(outcome) == "image" and "changed since" in str(outcome.failure.error)
+    context = make_context(tiny_checkpoint, tmp_path / "store", preview_render.profile, [clip])
+    run_stage(context, StageName.ENHANCE, [clip])
+    (result,) = run_stage(context, StageName.ENCODE, [clip])
+    assert isinstance(result.error, ImageError) and "changed since" in str(result.error)
     assert not list(LocalStore(tmp_path / "store").keys("encode"))
 
 
