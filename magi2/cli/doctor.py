@@ -17,6 +17,8 @@ from magi2.media.delivery import DeliverySpec
 UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
 """SHA-256 of the negative prompt that the published code uses; the text is not part of this project."""
 
+_USUAL = "1080p"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -28,12 +30,15 @@ class Finding:
 
 
 def doctor_command(
-    profile: str = typer.Option("1080p", "--profile", help="The profile that you want to run."),
+    profile: str | None = typer.Option(
+        None, "--profile", help="The profile that you want to run; by default 1080p, or the first that the weights fit."
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Try accelerator, torchada, ffmpeg, store, weights, endpoint and profile, without rendering anything."""
     findings = []
-    for finding in _examine(profile):
+    settings = Settings.from_environment()
+    for finding in _examine(settings, profile or _fitting_profile(settings)):
         findings.append(finding)
         if not as_json:
             mark = {True: "ok  ", False: "BAD ", None: "--  "}[finding.works]
@@ -45,8 +50,23 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-def _examine(profile: str) -> Iterator[Finding]:
-    settings = Settings.from_environment()
+def _fitting_profile(settings: Settings) -> str:
+    """The profile that people mean who name none: the usual one, unless the weights are those of another."""
+    from magi2.checkpoints.verify import verify
+
+    usual, *others = [_USUAL, *(name for name in profile_names(settings.configs) if name != _USUAL)]
+    tried = set()
+    for name in (usual, *others) if settings.ckpt_root else ():
+        architectures = load_profile(name, settings.configs).architectures
+        if architectures in tried:
+            continue
+        tried.add(architectures)
+        if not any(report.problem for report in verify(settings.ckpt_root, architectures, fingerprint=False)):
+            return name
+    return usual
+
+
+def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
     checks: list[tuple[str, Callable[[Settings, str], Finding]]] = [
         ("profile", _profile),
         ("negative prompt", _negative_prompt),
@@ -142,7 +162,10 @@ def _weights(settings: Settings, profile: str) -> Finding:
     if bad := [report for report in reports if report.problem]:
         return Finding("weights", False, f"{root}: {bad[0].problem}")
     size = sum(report.size_bytes for report in reports)
-    return Finding("weights", True, f"{root}: {len(reports)} components, {size / 1e9:.2f} GB")
+    names = profile_names(settings.configs)
+    fitting = [name for name in names if load_profile(name, settings.configs).architectures == architectures]
+    says = f"{root}: {len(reports)} components, {size / 1e9:.2f} GB, for {', '.join(fitting) or profile}"
+    return Finding("weights", True, says)
 
 
 def _endpoint(settings: Settings, profile: str) -> Finding:

@@ -62,6 +62,14 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+def test_profile_that_nobody_names_is_one_that_the_weights_fit(magi2: Magi2) -> None:
+    findings = findings_of(magi2("doctor", "--json"))
+    assert findings["profile"][1].startswith("tiny") and findings["weights"][1].endswith("for tiny, tiny-preview")
+    asked = findings_of(magi2("doctor", "--profile", "1080p", "--json"))
+    assert asked["weights"][0] is False and "is the architecture" in asked["weights"][1]
+
+
+@pytest.mark.slow
 def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MAGI2_CKPT_ROOT", "")

@@ -1,6 +1,6 @@
 """What prompts say is what the clips show and sound like, whatever happens to them on the way.
 
-`make test` renders and judges one prompt; the others, and what may happen, come with the marker `demo_world`.
+All of it comes with the marker `demo_world`; `make test` renders and judges the prompt of the README.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def work(store: Path, *overrides: str) -> Work:
     return Work(demo_settings(store), {profile.digest(): profile for profile in profiles})
 
 
-@pytest.mark.parametrize(
-    "name", ["english", *(pytest.param(name, marks=pytest.mark.demo_world) for name in PROMPTS if name != "english")]
-)
+@pytest.mark.demo_world
+@pytest.mark.parametrize("name", PROMPTS)
 def test_clip_shows_and_sounds_like_its_prompt(rendered: Rendered, name: str) -> None:
     verdict = rendered.verdict(name)
     assert verdict.wrong == (), verdict.as_json()
