@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.mutations.subjects import STREAM, Sample
+from magi2.artifacts.removals import read_removals
 from magi2.artifacts.tensors import load_tensors
 from magi2.batches.documents import load_batch, load_finished, load_report
 from magi2.batches.failures import load_failure
@@ -73,8 +74,16 @@ def _snapshot(sample: Sample, rest: list[str]) -> object:
     return found
 
 
+def _note(sample: Sample, rest: list[str]) -> object:
+    found = read_removals(sample.store, rest[0])
+    if not found:
+        raise CorruptedArtifactError(f"{rest[-1]}: passed over")
+    return found
+
+
 _DOCUMENTS: dict[str, Callable[[Sample, list[str]], object]] = {
     "batches": _batch_document,
     "images": _image,
+    "removed": _note,
     "snapshots": _snapshot,
 }

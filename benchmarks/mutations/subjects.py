@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import JSON, Recipe, sha256_file
+from magi2.artifacts.removals import note_removals
 from magi2.artifacts.tensors import TensorSpec, save_tensors, seal_tensors
 from magi2.batches.batch_file import BadRow, Batch
 from magi2.batches.failures import save_failure
@@ -72,6 +74,7 @@ class Sample:
         self.plans = [self._plan("night", self.clips), self._plan("day", self.clips[2:])]
         for plan in self.plans:
             self._tell(plan)
+        note_removals(self.store, StageName.MUX, ["c" * 64, "d" * 64], datetime(2031, 2, 3, tzinfo=UTC))
         recipe = self.book.chain(self.clips[3], self.clips[3].prompt)[StageName.PREVIEW]
         tensors = {"step": torch.tensor(20), "video": self._tensor((1, 4, 8)), "generator_state": STREAM}
         metadata = {"format": "1", "recipe": recipe.key, "layout": "sp1"}

@@ -88,8 +88,7 @@ class Trial:
         """The files that a mutation writes; none when the change changes nothing."""
         data = self._path(name).read_bytes()
         if how == EXCHANGED:
-            others = [other for other in self._names if kind_of(other) == kind_of(name)]
-            other = self._random.choice(others)
+            other = self._random.choice([other for other in self._names if kind_of(other) == kind_of(name)])
             found = self._path(other).read_bytes()
             return {} if found == data else {name: found, other: data}
         changed = {**BYTES, **JSON}[how](data, self._random)
@@ -132,7 +131,7 @@ class Trial:
         return self._sample.store.root / name
 
 
-KINDS = ("manifest", "payload", "document", "image", "snapshot")
+KINDS = ("manifest", "payload", "document", "image", "snapshot", "note")
 
 
 def kind_of(name: str) -> str | None:
@@ -141,5 +140,5 @@ def kind_of(name: str) -> str | None:
         return "manifest" if name.endswith("/manifest.json") else "payload"
     if name.endswith("/report.md"):
         return None
-    folders = {"batches": "document", "images": "image", "snapshots": "snapshot"}
+    folders = {"batches": "document", "images": "image", "snapshots": "snapshot", "removed": "note"}
     return folders.get(name.split("/")[1])

@@ -19,7 +19,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -52,6 +52,9 @@ _ATTEMPT_NAME = re.compile(
 )
 _STAGE_AGAIN = "clear the stage's task in Airflow, which then reuses what is stored and writes this again"
 _REPORT_AGAIN = "clear the report task of its run, which writes it again"
+
+_KINDS = (BatchDocument, FinishedDocument, ShardDocument, ResultsDocument, FailureDocument, ReportDocument)
+_KEYS = frozenset(key for kind in _KINDS for key in kind.model_fields)
 
 T = TypeVar("T", bound=Document)
 
@@ -258,7 +261,7 @@ def _find_document(store: ArtifactStore, name: str, kind: type[T], *, fresh: boo
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the document"
         raise CorruptedArtifactError(f"{name}: {place}: {first['msg']}", hint=hint) from error
-    if version >= SEALED_SINCE or SEAL in content:
+    if version >= SEALED_SINCE or not _was_never_sealed(content):
         check_seal(data, name, place=f"{name} in the store {store.url}", hint=hint)
     return found
 
@@ -272,6 +275,14 @@ def remove_batch(store: ArtifactStore, batch_id: str) -> None:
     """Remove all documents of a batch; those in folders first, so that no empty folder stays on a disk."""
     for name in sorted(store.list_documents(batch_folder(batch_id)), key=lambda name: -name.count("/")):
         store.remove_document(name)
+
+
+def _was_never_sealed(content: Any) -> bool:
+    """Whether a document of an older version begins as they all did, with a key that documents have and no digest.
+
+    A few bits can make the names of both the digest and the version others.
+    """
+    return isinstance(content, list) or (SEAL not in content and next(iter(content), None) in _KEYS)
 
 
 def _attempt_name(folder: str, batch_id: str, shard: int, stage: StageName, attempt: int) -> str:

@@ -265,6 +265,8 @@ def test_no_byte_of_a_document_changes_unseen(store: LocalStore, name: str) -> N
         pytest.param(lambda text: text.replace('"sha256"', '"sha257"', 1), id="its digest renamed"),
         pytest.param(lambda text: text.replace(f'"version": {VERSION}', f'"version": {UNSEALED}'), id="made older"),
         pytest.param(lambda text: text.replace('"version"', '"revision"'), id="made old"),
+        pytest.param(lambda text: text.replace("sha256", "sha257", 1).replace("version", "versiom", 1), id="two keys"),
+        pytest.param(lambda text: text.replace('sha256": "', 'shrsion": "', 1).replace("version", "v"), id="swapped"),
     ],
 )
 def test_a_document_that_says_the_same_in_other_bytes_is_damaged(
