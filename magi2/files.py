@@ -163,6 +163,26 @@ def private_folder(path: Path, what: str = "what is in it proves nothing") -> Pa
     return path
 
 
+def store_modes() -> tuple[int, int]:
+    """Modes of folders and files of a store: this user's alone, or also group 0's, where users of containers are."""
+    is_container = os.getgid() == 0 and os.getuid() != 0
+    return (0o770, 0o660) if is_container else (0o700, 0o600)
+
+
+def make_store_folder(folder: Path, *, root: Path) -> None:
+    """Make a folder and what leads to it from `root` on, closed to others; what is there already stays as it is."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    mode, _ = store_modes()
+    for place in (*(parent for parent in reversed(folder.parents) if parent.is_relative_to(root)), folder):
+        try:
+            place.mkdir(mode=mode)
+        except FileExistsError:
+            if not place.is_dir():
+                raise
+            continue
+        place.chmod(mode)  # whatever the umask took away
+
+
 def sync_file(path: Path) -> None:
     """Wait until the file's content is on the disk."""
     with path.open("rb") as stream:
@@ -178,9 +198,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a new file and wait until its content is on the disk. Its name is not, before `sync_folder`."""
     with path.open("xb") as stream:
+        if mode is not None:
+            os.fchmod(stream.fileno(), mode)
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

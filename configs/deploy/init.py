@@ -29,7 +29,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     airflow("db", "migrate")
     migrate(os.environ["MAGI2_CATALOG"])
-    airflow("pools", "import", str(HERE / "pools.json"))
+    import_pools()
     place = urlsplit(os.environ["MAGI2_STORE"])
     endpoint = parse_qs(place.query)["endpoint"][0]
     import_connection(endpoint)
@@ -41,6 +41,26 @@ def airflow(*arguments: str) -> None:
     """Run one `airflow` command. Raises CalledProcessError when it fails."""
     logger.info("airflow %s", " ".join(arguments))
     subprocess.run(["airflow", *arguments], check=True)
+
+
+def sized_pools() -> dict[str, dict[str, object]]:
+    """The pools of pools.json, with slots of POOL_<NAME> where that is set. Raises ValueError naming a wrong one."""
+    pools: dict[str, dict[str, object]] = json.loads((HERE / "pools.json").read_text(encoding="utf-8"))
+    for name, pool in pools.items():
+        variable = f"POOL_{name.upper()}"
+        text = os.environ.get(variable, "")
+        if text and (not text.isdecimal() or not int(text)):
+            raise ValueError(f"{variable}={text!r} is no number of slots, from 1")
+        pool["slots"] = int(text) if text else pool["slots"]
+    return pools
+
+
+def import_pools() -> None:
+    """Give the pools their sizes, also where somebody changed them by hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pools.json"
+        path.write_text(json.dumps(sized_pools()), encoding="utf-8")
+        airflow("pools", "import", str(path))
 
 
 def import_connection(endpoint: str) -> None:

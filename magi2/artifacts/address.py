@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore, NamedLocks
 from magi2.errors import ConfigError
+from magi2.files import private_folder
 
 AWS_ENDPOINT = "https://s3.amazonaws.com"
 _HOST = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
@@ -21,21 +22,27 @@ _FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=htt
 def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None = None) -> ArtifactStore:
     """The store at a plain path, `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=name`.
 
-    Nothing is read or written yet. Without an endpoint it is AWS. `public_endpoint` is the server's address for
-    browsers, to which links lead. Credentials are those of the environment
+    Of the store nothing is read or written yet. Without an endpoint it is AWS. `public_endpoint` is the server's address
+    for browsers, to which links lead. Credentials are those of the environment
     (`AWS_ACCESS_KEY_ID`, `MINIO_ACCESS_KEY`, ...) or of `~/.aws/credentials`. `scratch` is where an S3 store works
     on the local disk, by default a folder of this user in the system's temporary folder. `lock` makes locks of names
     that exclude all other writers; an S3 store uses them when its server ignores conditions, and refuses to write
     artifacts there without.
-    Raises: ConfigError when the address is of no known kind.
+    Raises: ConfigError when the address is of no known kind, or that folder is another user's.
     """
     if folder := store_folder(url):
         return LocalStore(folder)
     parts = urlsplit(url)
     if parts.scheme == "s3":
         # Not the run folder itself: a sweep of scratch would take locks, running jobs and logs for leftovers.
-        return _open_s3(parts, scratch or Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}" / "s3", lock)
+        return _open_s3(parts, scratch or _own_scratch(), lock)
     raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
+
+
+def _own_scratch() -> Path:
+    """A folder for S3 stores in the temporary one, which is everybody's. Raises ConfigError for another user's."""
+    unsafe = "what passes through it is not safe"
+    return private_folder(private_folder(Path(tempfile.gettempdir()) / f"magi2-{os.getuid()}", unsafe) / "s3", unsafe)
 
 
 def store_folder(url: str) -> Path | None:

@@ -39,7 +39,7 @@ from magi2.artifacts.store import (
 from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
 from magi2.artifacts.tensors import TensorSpec, read_specs
 from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError, InputError
-from magi2.files import disk_errors
+from magi2.files import disk_errors, make_store_folder
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class BlobStore(Quarantine):
         artifact_prefix(stage, key)
         folder = self._scratch / f"{stage}-{key[:12]}-{new_attempt()}"
         with disk_errors(folder):
-            folder.mkdir(parents=True)
+            make_store_folder(folder, root=self._scratch_root)
         try:
             yield folder
         finally:

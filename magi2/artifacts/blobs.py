@@ -22,11 +22,15 @@ class Blob:
 class Blobs(ABC):
     """Named blobs; every method raises InfrastructureError for a disk or network that fails.
 
-    `scratch` is a local folder; `clock` gives seconds since 1970.
+    `scratch` is a local folder, `scratch_root` the one in which it lies that is closed to others, by default itself;
+    `clock` gives seconds since 1970.
     """
 
-    def __init__(self, scratch: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, scratch: Path, clock: Callable[[], float] = time.time, *, scratch_root: Path | None = None
+    ) -> None:
         self._scratch = scratch
+        self._scratch_root = scratch_root or scratch
         self._clock = clock
 
     @abstractmethod

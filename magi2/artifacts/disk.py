@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from magi2.files import sync_file, sync_folder
+from magi2.files import make_store_folder, store_modes, sync_file, sync_folder
 
 
 def make_folder(folder: Path, *, root: Path) -> None:
-    """Make a folder and what leads to it, durable up to `root`; another process may have made them a moment ago."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder and what leads to it, closed to others and durable up to `root`, unless another process did."""
+    make_store_folder(folder, root=root)
     for parent in folder.parents:
         sync_folder(parent)
         if parent == root:
@@ -44,13 +44,15 @@ def _name_file(name: Callable[[Path, Path], None], source: Path, target: Path, r
 
 
 def place_file(source: Path, target: Path, *, root: Path) -> None:
-    """Give a synced file the further name `target` or, across file systems, a durable copy there."""
+    """Give a synced file the further name `target` or, across file systems, a durable copy there; closed to others."""
+    source.chmod(store_modes()[1])
     try:
         link_file(source, target, root=root)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
         shutil.copyfile(source, target)
+        target.chmod(store_modes()[1])
         sync_file(target)
 
 

@@ -23,7 +23,7 @@ from magi2.artifacts.blobs import Blob
 from magi2.artifacts.disk import forget_pages, last_change, link_file, place_file, remove_if_empty, rename_file
 from magi2.artifacts.store import new_attempt
 from magi2.errors import InfrastructureError
-from magi2.files import disk_errors, sync_file, sync_folder, write_durably
+from magi2.files import disk_errors, make_store_folder, store_modes, sync_file, sync_folder, write_durably
 
 SCRATCH = "scratch"
 _NO_LINKS = "put the store on a file system with hard links, such as ext4, xfs or NFS"
@@ -34,7 +34,7 @@ class LocalStore(BlobStore):
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root = root.absolute()
-        super().__init__(self.root / SCRATCH, clock)
+        super().__init__(self.root / SCRATCH, clock, scratch_root=self.root)
         self._reads_disk = False
 
     def __repr__(self) -> str:
@@ -165,9 +165,9 @@ class LocalStore(BlobStore):
     def _temporary(self, content: bytes) -> Iterator[Path]:
         """A file with this content, on the disk; gone afterwards unless it was renamed."""
         path = self._scratch / f"blob-{new_attempt()}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_store_folder(path.parent, root=self.root)
         try:
-            write_durably(path, content)
+            write_durably(path, content, store_modes()[1])
             yield path
         finally:
             path.unlink(missing_ok=True)

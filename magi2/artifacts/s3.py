@@ -49,7 +49,7 @@ from magi2.artifacts.s3_requests import (
 )
 from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attempt
 from magi2.errors import AwayError, ConfigError, CorruptedArtifactError, InfrastructureError, InputError
-from magi2.files import disk_errors
+from magi2.files import disk_errors, make_store_folder
 
 PART_SIZE_BYTES = 16 * 2**20  # what a slow line sends within a read's limit
 PROBE_NAME = "doctor/create-only"  # an empty object that tells whether the server honours conditions
@@ -329,7 +329,7 @@ class _Downloads:
 
     def __init__(self, scratch: Path) -> None:
         with disk_errors(scratch):
-            scratch.mkdir(parents=True, exist_ok=True)
+            make_store_folder(scratch, root=scratch)
             self._folder = Path(tempfile.mkdtemp(prefix="downloads-", dir=scratch))
         self._owner = os.getpid()
         self._kept: deque[Path] = deque()

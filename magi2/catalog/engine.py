@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,7 +20,7 @@ from magi2.catalog.mounts import network_file_system
 from magi2.catalog.states import StateError
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error
-from magi2.files import disk_errors
+from magi2.files import disk_errors, make_store_folder, store_modes
 
 logger = logging.getLogger(__name__)
 
@@ -171,9 +171,10 @@ class Database:
         return self._engines[pid]
 
     def _sqlite_engine(self) -> Engine:
-        folder = Path(str(self.url.database)).absolute().parent
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        file = Path(str(self.url.database)).absolute()
+        with disk_errors(file.parent):
+            make_store_folder(file.parent, root=file.parent)
+            _close_to_others(file)
         if warning := shared_place(self.url):
             logger.warning("%s", warning)
         engine = create_engine(
@@ -230,6 +231,13 @@ def allow_time(connection: Connection, seconds: float | None = None) -> None:
     connection.exec_driver_sql(
         f"SET LOCAL statement_timeout = {statement_s * 1000:.0f}; SET LOCAL lock_timeout = {lock_s * 1000:.0f}"
     )
+
+
+def _close_to_others(file: Path) -> None:
+    """Make the database's file, if need be, before SQLite does: its log and its index get the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        file.chmod(store_modes()[1])
 
 
 def _configure_sqlite(connection: Any, record: object) -> None:

@@ -17,7 +17,7 @@ from magi2.artifacts.store import NamedLocks
 from magi2.catalog.engine import Database, allow_time
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError
-from magi2.files import disk_errors
+from magi2.files import disk_errors, make_store_folder, store_modes
 
 WAIT_S = 120.0  # far longer than anybody holds one
 _POLL_S = 0.02
@@ -50,8 +50,10 @@ def _advisory_lock(database: Database, name: str) -> Iterator[None]:
 @contextmanager
 def _file_lock(path: Path) -> Iterator[None]:
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        make_store_folder(path.parent, root=path.parent)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(PermissionError):  # another user of the group made it
+            os.fchmod(fd, store_modes()[1])
     try:
         _wait_for(fd, path)
         yield

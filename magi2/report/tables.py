@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
 from magi2.report.plain import plain
@@ -27,7 +28,13 @@ COLUMNS: Sequence[str] = (
     *(f"{stage}_seconds" for stage in StageName),
     *("seconds", "accelerator_seconds", "cost", "video", "poster", "missing", "prompt"),
 )
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_UNSEEN = (
+    r"\s|[\"'\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+"""What nobody sees at the start of a cell: blanks, quotation marks of the format, marks without a width."""
+_FORMULA = re.compile(rf"(^|[;|\t\n])(?=(?:{_UNSEEN})*[=+\-@＝＋－＠﹦﹢﹣﹫])")
+"""Where a formula would begin, also where a spreadsheet takes another character than the comma to part cells."""
 
 
 def to_csv(shared: SharedReport) -> str:
@@ -58,5 +65,4 @@ def _cell(value: object) -> object:
     """Numbers as they are; text without control characters, and never a formula to whatever reads the file."""
     if value is None or isinstance(value, int | float):
         return "" if value is None else value
-    text = plain(str(value))
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+    return _FORMULA.sub(r"\1'", plain(str(value)))

@@ -156,16 +156,6 @@ def test_self_test_says_that_links_replace_files(tmp_path: Path, monkeypatch: py
         LocalStore(tmp_path).self_test()
 
 
-def test_stored_files_have_ordinary_permissions(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    publish(store)
-    store.put_document("report.json", b"abc")
-    umask = os.umask(0)
-    os.umask(umask)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
-    assert set(modes.values()) == {0o666 & ~umask}
-
-
 @pytest.mark.parametrize("form", ["file://{}", "{}", "file://localhost{}"])
 def test_store_is_opened_by_url_or_path(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "clips"

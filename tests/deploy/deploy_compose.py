@@ -13,6 +13,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COMPOSE = REPOSITORY / "docker-compose.yml"
 AIRFLOW_ENV = REPOSITORY / "configs" / "deploy" / "airflow.env"
 ENV_EXAMPLE = REPOSITORY / ".env.example"
+WORKER_COMPOSE = REPOSITORY / "docker-compose.worker.yml"
+WORKER_ENV_EXAMPLE = REPOSITORY / ".env.worker.example"
 
 _VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\})")
 
@@ -23,12 +25,17 @@ def env_lines(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def example_environment() -> dict[str, str]:
-    """The example's variables with a value for each that has none and needs one."""
-    shown = ("PRICE_PER_ACCELERATOR_HOUR", "CURRENCY", "NOTIFY_CONN_ID")
-    optional = ("AIRFLOW_BIND", "LAYOUT", *shown, "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
-    names = [name for name in env_lines(ENV_EXAMPLE) if name not in optional]
-    return {name: f"/example/{name}" if name.endswith("_DIR") else f"example-{name.lower()}" for name in names}
+def example_environment(example: Path = ENV_EXAMPLE) -> dict[str, str]:
+    """An example's variables with a value for each that has none and needs one."""
+    shown = ("PRICE_PER_ACCELERATOR_HOUR", "CURRENCY", "NOTIFY_CONN_ID", "AIRFLOW_PUBLIC_URL")
+    sizes = ("POOL_MAGI2_CPU", "POOL_MAGI2_GPU1", "POOL_MAGI2_GPU8", "CPU_WORKER_MEMORY", "GPU_WORKER_MEMORY")
+    optional = ("AIRFLOW_BIND", "LAYOUT", *shown, *sizes, "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
+    names = [name for name in env_lines(example) if name not in optional]
+    addresses = {"FIRST_HOST": "10.0.0.1", "WORKER_BIND": "10.0.0.2", "WORKER_HOSTNAME": "node-2"}
+    folders = {name: f"/example/{name}" for name in names if name.endswith("_DIR")}
+    return {name: f"example-{name.lower()}" for name in names} | {
+        name: value for name, value in (addresses | folders).items() if name in names
+    }
 
 
 def variables(text: str) -> dict[str, str | None]:
@@ -52,9 +59,9 @@ def fill_in(text: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def load_compose(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The compose file as compose would run it under `environment`."""
-    document: dict[str, Any] = yaml.safe_load(fill_in(COMPOSE.read_text(), environment))
+def load_compose(environment: Mapping[str, str], file: Path = COMPOSE) -> dict[str, Any]:
+    """A compose file as compose would run it under `environment`."""
+    document: dict[str, Any] = yaml.safe_load(fill_in(file.read_text(), environment))
     return document
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -20,6 +21,8 @@ from tests.deploy.deploy_compose import (
     COMPOSE,
     ENV_EXAMPLE,
     REPOSITORY,
+    WORKER_COMPOSE,
+    WORKER_ENV_EXAMPLE,
     env_lines,
     example_environment,
     load_compose,
@@ -50,19 +53,25 @@ def test_every_role_is_there() -> None:
     assert SERVICES.keys() == ROLES
 
 
+FILES = {COMPOSE: ENV_EXAMPLE, WORKER_COMPOSE: WORKER_ENV_EXAMPLE}
+WORKERS: dict[str, Any] = load_compose(example_environment(WORKER_ENV_EXAMPLE), WORKER_COMPOSE)["services"]
+
+
 @pytest.mark.slow
 @pytest.mark.programs("docker-compose")
-def test_docker_compose_accepts_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_docker_compose_accepts_the_file(file: Path, tmp_path: Path) -> None:
     filled = tmp_path / "env"
-    filled.write_text("".join(f"{name}={value}\n" for name, value in example_environment().items()))
-    command = ["docker-compose", "--env-file", str(filled), "-f", str(COMPOSE), "config", "-q"]
+    filled.write_text("".join(f"{name}={value}\n" for name, value in example_environment(FILES[file]).items()))
+    command = ["docker-compose", "--env-file", str(filled), "-f", str(file), "config", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
-def test_compose_specification_accepts_the_file() -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_compose_specification_accepts_the_file(file: Path) -> None:
     compose_spec = pytest.importorskip("compose_spec", reason="no compose-spec: pip install compose-spec")
-    document = load_compose(example_environment())
+    document = load_compose(example_environment(FILES[file]), file)
     for service in document["services"].values():
         # The checker takes a tag or a digest, the engine both.
         service["image"] = re.sub(r":[^:@/]+@", "@", service["image"])
@@ -90,8 +99,69 @@ def test_no_secret_is_written_down() -> None:
     assert secrets and not any(secrets.values())
 
 
-def test_example_names_exactly_the_variables_of_the_file() -> None:
-    assert env_lines(ENV_EXAMPLE).keys() == variables(TEXT).keys()
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_example_names_exactly_the_variables_of_the_file(file: Path) -> None:
+    assert env_lines(FILES[file]).keys() == variables(file.read_text()).keys()
+
+
+ALL_SERVICES = {**SERVICES, **{f"worker host's {name}": service for name, service in WORKERS.items()}}
+
+
+@pytest.mark.parametrize("name", sorted(ALL_SERVICES))
+def test_no_service_has_more_than_it_needs(name: str) -> None:
+    service = ALL_SERVICES[name]
+    assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and "privileged" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True and any(place.startswith("/tmp") for place in service["tmpfs"])
+    assert re.fullmatch(r"\d+g", service["mem_limit"])
+    is_ours = service["image"].startswith("magi2:")  # whose Dockerfile ends in USER 50000:0
+    assert is_ours != ("user" in service) and service.get("user") not in ("root", "0", "0:0")
+
+
+def test_a_worker_host_holds_a_workers_variables_alone() -> None:
+    names = variables(WORKER_COMPOSE.read_text()).keys()
+    secrets = {name for name in names if SECRET.search(name)}
+    assert secrets == {"REDIS_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "AIRFLOW_API_SECRET_KEY"}
+    for name, service in WORKERS.items():
+        here, there = service_environment(SERVICES[name]), service_environment(service)
+        missing = here.keys() - there.keys()
+        assert all(variable.startswith(("MAGI2_PE_", "MAGI2_NOTIFY_")) for variable in missing), missing
+        assert there.keys() <= here.keys()
+        special = {"environment", "build", "depends_on", "hostname", "ports", "extra_hosts"}
+        same = {key for key in service if key not in special}
+        assert {key: service[key] for key in same} == {key: SERVICES[name][key] for key in same}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in variables(WORKER_COMPOSE.read_text()) if SECRET.search(name)))
+def test_secret_of_a_worker_host_is_asked_for(name: str) -> None:
+    without = {key: value for key, value in example_environment(WORKER_ENV_EXAMPLE).items() if key != name}
+    with pytest.raises(KeyError, match=f"set {name} in .env.worker"):
+        load_compose(without, WORKER_COMPOSE)
+
+
+def test_pools_have_the_slots_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("deploy_init", REPOSITORY / "configs" / "deploy" / "init.py")
+    assert spec and spec.loader
+    init = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(init)
+    asked = SERVICES["airflow-init"]["environment"].keys()
+    assert {f"POOL_{name.upper()}" for name in init.sized_pools()} <= asked
+    monkeypatch.setenv("POOL_MAGI2_GPU8", "20")
+    monkeypatch.setenv("POOL_MAGI2_CPU", "")
+    assert {name: pool["slots"] for name, pool in init.sized_pools().items()} == {
+        "magi2_cpu": 8,
+        "magi2_gpu1": 1,
+        "magi2_gpu8": 20,
+    }
+    for wrong in ("0", "-1", "many", "1.5"):
+        monkeypatch.setenv("POOL_MAGI2_GPU1", wrong)
+        with pytest.raises(ValueError, match=r"POOL_MAGI2_GPU1=.* is no number of slots"):
+            init.sized_pools()
+
+
+def test_the_public_address_is_one_of_the_environment() -> None:
+    there = load_compose({**example_environment(), "AIRFLOW_PUBLIC_URL": "https://clips.example"})["services"]
+    assert there["airflow-api-server"]["environment"]["AIRFLOW__API__BASE_URL"] == "https://clips.example"
 
 
 @pytest.mark.slow
@@ -155,6 +225,7 @@ def test_environment_names_are_known(name: str) -> None:
     settings = {f"MAGI2_{field.upper()}" for field in Settings.__dataclass_fields__}
     others = {
         *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AIRFLOW_HOME", "TMPDIR"),
+        *("POOL_MAGI2_CPU", "POOL_MAGI2_GPU1", "POOL_MAGI2_GPU8"),
         *("MTHREADS_VISIBLE_DEVICES", "MTHREADS_DRIVER_CAPABILITIES"),
     }
     if name in ("postgres", "redis"):

@@ -116,7 +116,10 @@ def test_hostile_text_is_no_markup_and_no_formula(store: LocalStore, tmp_path: P
     assert {each["prompt"] for each in stored["done"]} == {each.prompt for each in clips[1:]}
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", " =", "\r\n=", "＝"])
+HIDDEN = ("\u200b=", "\ufeff=", "\u00a0=", "\u2060 +", "\u3000@", "\u202e=", "\u3164=", '"=', "\u00ad-", "\ufe0f=")
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", " =", "\r\n=", "＝", *HIDDEN])
 def test_no_cell_of_the_table_begins_like_a_formula(store: LocalStore, tmp_path: Path, start: str) -> None:
     hostile = Clip(f"{start}1+1", 5, NO_REFINER.name, NO_REFINER.digest(), names=(f"{start}2",), tags=(f"{start}3",))
     plan = rendered(store, [hostile])
@@ -124,6 +127,24 @@ def test_no_cell_of_the_table_begins_like_a_formula(store: LocalStore, tmp_path:
     (row,) = rows_of(tmp_path / "out")
     assert all(row[column].startswith("'") for column in ("prompt", "names", "tags"))
     assert row["seed"] == "5"
+
+
+@pytest.mark.parametrize("parting", [";", "; ", ";\u200b", "\t", "|", "\n", ';"'])
+def test_no_cell_begins_like_a_formula_to_a_spreadsheet_with_another_separator(
+    store: LocalStore, tmp_path: Path, parting: str
+) -> None:
+    prompt = f"a bird{parting}=HYPERLINK(1)"
+    plan = rendered(store, [Clip(prompt, 5, NO_REFINER.name, NO_REFINER.digest())])
+    export_report(store, plan.batch_id, tmp_path / "out", clips="none")
+    (row,) = rows_of(tmp_path / "out")
+    assert row["prompt"] == prompt.replace(parting[0], f"{parting[0]}'", 1)
+
+
+def test_text_without_a_formula_is_written_as_it_is(store: LocalStore, tmp_path: Path) -> None:
+    prompt = "one-eyed cats; dogs = friends\n1 + 1 | 2 @ 3"
+    plan = rendered(store, [Clip(prompt, 5, NO_REFINER.name, NO_REFINER.digest())])
+    export_report(store, plan.batch_id, tmp_path / "out", clips="none")
+    assert rows_of(tmp_path / "out")[0]["prompt"] == prompt
 
 
 def test_text_written_right_to_left_stays_in_its_place(store: LocalStore, tmp_path: Path) -> None:
