@@ -137,8 +137,8 @@ def set_deterministic(enabled: bool) -> None:
     if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-    if enabled or torch.are_deterministic_algorithms_enabled():  # the call imports torch's compiler: two seconds
-        torch.use_deterministic_algorithms(enabled)
+    # `use_deterministic_algorithms` would import torch's compiler, for two seconds and for nothing: we compile nothing.
+    torch.set_deterministic_debug_mode("error" if enabled else "default")
     # Filling every fresh tensor with NaN only finds bugs; it would write 228 GB of weights twice.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -146,8 +146,9 @@ def test_only_the_catalog_speaks_to_the_database() -> None:
 READS_ENVIRONMENT = {
     "magi2.config.settings": "the one place for settings",
     "magi2.platform": "cuBLAS takes its workspace from there and nowhere else",
-    "magi2.runtime.worker": "torchrun tells a rank its number there",
-    "magi2.runtime.meeting": "torchrun tells a rank there how many there are",
+    "magi2.runtime.ranks": "tells each rank there its number and where to meet",
+    "magi2.runtime.worker": "learns the rank's number there",
+    "magi2.runtime.meeting": "learns there how many ranks there are",
     "magi2.runtime.launcher": "hands the environment on to its children",
 }
 

@@ -35,8 +35,7 @@ def _attention() -> str:
 
         if library := flash_library():
             return library
-    has_cudnn = torch.backends.cudnn.is_available() and torch.cuda.is_available()
-    return f"cuDNN {torch.backends.cudnn.version()}" if has_cudnn else "torch"
+    return f"cuDNN {torch.backends.cudnn.version()}" if torch.backends.cudnn.is_available() else "torch"
 
 
 def distribution_version(name: str) -> str:

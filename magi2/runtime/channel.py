@@ -1,6 +1,6 @@
 """The socket between a launcher and the ranks of its group.
 
-Every rank connects by itself, since torchrun passes no descriptors on. That gives each rank a stream of its own, which
+Every rank connects by itself. That gives each rank a stream of its own, which
 the kernel ends when the rank dies, tells the launcher the rank's process id, and carries the accelerator lock to it.
 """
 

@@ -239,12 +239,11 @@ class _Run:
 
 
 def command(job: StageJob, folder: Path) -> list[str]:
-    """What to execute: the worker, or torchrun over `job.ranks` of them."""
-    worker = ["-m", job.worker_module, "--job", str(folder / JOB_FILE)]
+    """What to execute: the worker, or the process that forks `job.ranks` of them."""
+    worker = [job.worker_module, "--job", str(folder / JOB_FILE)]
     if job.ranks == 1:
-        return [sys.executable, *worker]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.ranks)]
-    return [sys.executable, *torchrun, *worker]
+        return [sys.executable, "-m", *worker]
+    return [sys.executable, "-m", "magi2.runtime.ranks", str(job.ranks), *worker]
 
 
 def _environment(job: StageJob) -> Mapping[str, str]:
@@ -252,6 +251,8 @@ def _environment(job: StageJob) -> Mapping[str, str]:
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     # All ranks are on this host: gloo need not ask which of its names and networks lead to it.
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if job.ranks > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")  # else each would take every core of the host
     if job.locked_devices and job.locked_devices != "all":
         visible = ",".join(map(str, sorted(set(job.locked_devices))))
         environment |= {"CUDA_VISIBLE_DEVICES": visible, "MUSA_VISIBLE_DEVICES": visible}

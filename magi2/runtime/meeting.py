@@ -26,7 +26,7 @@ _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 @contextmanager
 def meet(layout: ParallelLayout, settings: Settings, *, timeout: timedelta = MEETING_TIMEOUT) -> Iterator[Team]:
-    """This rank's team, on its device, once all ranks of `layout` have come; the address is torchrun's environment.
+    """This rank's team, on its device, once all ranks of `layout` have come; the address is in the environment.
 
     Raises: InfrastructureError when a rank is missing after `timeout` or the ranks cannot connect, as when their port
     is taken; ConfigError when the environment or the host's devices do not go with the layout.

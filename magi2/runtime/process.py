@@ -1,6 +1,6 @@
 """A command with all the processes it starts, as one group that lives and dies together. Linux only.
 
-Sessions alone do not hold a group together: torchrun starts every rank in a session of its own. What a descendant
+Sessions alone do not hold a group together: every rank of many is in a session of its own. What a descendant
 cannot shed by accident is its environment, so each group has a random token there, and membership is read from /proc.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from magi2.errors import InfrastructureError
 
 TOKEN = "_MAGI2_GROUP"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _POLL_S = 0.02
 _KILL_TIMEOUT_S = 30.0
 
@@ -34,6 +34,12 @@ _prctl.restype = ctypes.c_int
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Let the kernel send this process a signal when the thread that started it ends. Survives exec, not fork."""
     _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def name_process(name: str) -> None:
+    """Give this process the name by which `ps` and errors tell it from its like; 15 bytes of it count."""
+    text = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m magi2.runtime.worker --job FILE`: one rank of a stage, started by the launcher or by its torchrun."""
+"""`python -m magi2.runtime.worker --job FILE`: one rank of a stage, of many forked by `ranks`, else started alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        # torchrun's agreement with its ranks; without it this is the only one.
+        # What `ranks` tells each of many; without it this is the only one.
         return _work(path, rank=int(os.environ.get("RANK", "0")), ranks=int(os.environ.get("WORLD_SIZE", "1")))
     except _Terminated:
         return ExitCode.CANCELLED

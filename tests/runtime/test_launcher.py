@@ -334,9 +334,9 @@ def test_devices_are_the_only_ones_the_worker_sees(machine: Machine) -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == environment["MUSA_VISIBLE_DEVICES"] == "1,3"
 
 
-def test_more_ranks_run_under_torchrun(machine: Machine) -> None:
+def test_more_ranks_are_forked_from_one_process(machine: Machine) -> None:
     command = launcher_module.command(machine.job(ranks=8), Path("/job"))
-    expected = f"-m torch.distributed.run --standalone --nproc-per-node 8 -m {WORKER} --job /job/job.json"
+    expected = f"-m magi2.runtime.ranks 8 {WORKER} --job /job/job.json"
     assert " ".join(command[1:]) == expected
 
 

@@ -1,12 +1,8 @@
-"""Real stages on several gloo ranks under the real launcher: equal to one rank, whoever dies meanwhile.
-
-Ranks are forked by a stand-in for torchrun, so that torch is imported once a launch, but where one of them is killed.
-"""
+"""Real stages on several gloo ranks under the real launcher: equal to one rank, whoever dies meanwhile."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,9 +12,8 @@ from magi2.artifacts.local import LocalStore
 from magi2.batches.results import read_results
 from magi2.errors import InfrastructureError
 from magi2.parallel.layout import ParallelLayout
-from magi2.runtime import launcher as launcher_module
 from magi2.runtime.events import Event, Resumed
-from magi2.runtime.job import JOB_FILE, StageJob
+from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import JobResult
 from magi2.runtime.watch import Limits
 from magi2.types import StageName
@@ -61,12 +56,6 @@ def by_two(encoded: RanksShard, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield crew.shard
 
 
-def forked(job: StageJob, folder: Path) -> list[str]:
-    """What the launcher executes in place of torchrun."""
-    ranks = ["-m", "tests.runtime.forked_ranks", str(job.ranks)]
-    return [sys.executable, *ranks, job.worker_module, "--job", str(folder / JOB_FILE)]
-
-
 class Crew:
     """Launches stages of a shard on many ranks."""
 
@@ -85,14 +74,11 @@ class Crew:
         *,
         number: int = 0,
         faults: Sequence[dict[str, object]] = (),
-        under_torchrun: bool = False,
     ) -> JobResult:
         module = "tests.runtime.stub_ranks_worker" if faults else "magi2.runtime.worker"
         job = StageJob(BATCH, number, stage, str(self.shard.store), layout=layout, worker_module=module)
         with self._monkeypatch.context() as patch:
             patch.setenv("STUB_FAULTS", json.dumps(faults))
-            if not under_torchrun:
-                patch.setattr(launcher_module, "command", forked)
             return self.machine.launcher(LIMITS).run(job, on_event=self.heard.append)
 
     def resumed(self) -> list[tuple[str, int]]:
@@ -149,7 +135,7 @@ def test_killed_rank_is_named_and_its_clip_goes_on_from_the_snapshot(crew: Crew,
     crew.shard.plan(1, [clip])
     fault = {"kind": "kill", "rank": 0, "seed": 2, "step": 3, "once": str(crew.shard.store.parent / "struck")}
     with pytest.raises(InfrastructureError, match=r"rank 0 \(process \d+\) died at clip \w+ step [23]/4"):
-        crew.run(number=1, faults=[fault], under_torchrun=True)
+        crew.run(number=1, faults=[fault])
     assert crew.machine.processes() == {} and crew.machine.lock_is_free()
     assert len(crew.snapshots()) == 1
     elsewhere = crew.shard.copy(crew.shard.store.parent / "elsewhere")

@@ -1,4 +1,4 @@
-"""Two ranks under torchrun, which starts each in a session of its own and passes no descriptors on. Linux only."""
+"""Two ranks that one process has forked, each into a session of its own. Linux only."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def test_killed_rank_is_named_and_ends_the_group(machine: Machine) -> None:
     assert machine.lock_is_free()
 
 
-def test_lock_is_held_by_a_rank_whose_launcher_guard_and_torchrun_are_gone(machine: Machine) -> None:
+def test_lock_is_held_by_a_rank_whose_launcher_guard_and_parent_are_gone(machine: Machine) -> None:
     machine.act("outlive_parent")
     with machine.launched(ranks=2) as launcher:
         wait_for_line(launcher, "Step")
-        torchrun = machine.find("torch.distributed.run")
-        wait_until(lambda: len(_lock_holders(machine, torchrun)) == 2)
-        ranks = _lock_holders(machine, torchrun)
-        for pid in (*machine.find("runtime.guard"), launcher.pid, *torchrun):
+        (parent,) = _parents(machine)
+        wait_until(lambda: len(_lock_holders(machine, parent)) == 2)
+        ranks = _lock_holders(machine, parent)
+        for pid in (*machine.find("runtime.guard"), launcher.pid, parent):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: sorted(machine.processes()) == sorted(ranks))
         os.kill(ranks[0], signal.SIGKILL)
@@ -42,9 +42,15 @@ def test_lock_is_held_by_a_rank_whose_launcher_guard_and_torchrun_are_gone(machi
         folder.rmdir()
 
 
-def _lock_holders(machine: Machine, torchrun: list[int]) -> list[int]:
+def _parents(machine: Machine) -> list[int]:
+    """The process that has forked the ranks, which have its command line and names of their own."""
+    alike = machine.find("magi2.runtime.ranks")
+    return [pid for pid in alike if not Path(f"/proc/{pid}/comm").read_text().startswith("rank ")]
+
+
+def _lock_holders(machine: Machine, parent: int) -> list[int]:
     """The ranks that have the accelerators' lock by a descriptor of their own."""
-    ranks = [pid for pid in machine.find("stub_worker", "job.json") if pid not in torchrun]
+    ranks = [pid for pid in machine.find("stub_worker", "job.json") if pid != parent]
     return [pid for pid in ranks if any("FLOCK" in text for text in _descriptors(pid))]
 
 
@@ -56,7 +62,7 @@ def _descriptors(pid: int) -> list[str]:
 
 
 @pytest.mark.faults
-def test_killed_launcher_takes_torchrun_and_all_ranks_with_it(machine: Machine) -> None:
+def test_killed_launcher_takes_all_ranks_with_it(machine: Machine) -> None:
     machine.act("start_others")
     with machine.launched(ranks=2) as launcher:
         wait_for_line(launcher, "Step")
@@ -67,11 +73,11 @@ def test_killed_launcher_takes_torchrun_and_all_ranks_with_it(machine: Machine) 
 
 
 @pytest.mark.faults
-def test_killed_torchrun_takes_all_ranks_with_it(machine: Machine) -> None:
+def test_killed_parent_takes_all_ranks_with_it(machine: Machine) -> None:
     machine.act("start_others")
 
     def kill(event: object) -> None:
-        for pid in machine.find("torch.distributed.run"):
+        for pid in _parents(machine):
             os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(InfrastructureError, match="ended by SIGKILL"):
