@@ -22,8 +22,8 @@ _FOLDER_HINT = "give a folder, file:///folder or s3://bucket/prefix?endpoint=htt
 def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None = None) -> ArtifactStore:
     """The store at a plain path, `file:///folder` or `s3://bucket/prefix?endpoint=http://host:port&region=name`.
 
-    Of the store nothing is read or written yet. Without an endpoint it is AWS. `public_endpoint` is the server's address
-    for browsers, to which links lead. Credentials are those of the environment
+    Of the store nothing is read or written yet. Without an endpoint it is AWS. `public_endpoint` is the server's
+    address for browsers, to which links lead. Credentials are those of the environment
     (`AWS_ACCESS_KEY_ID`, `MINIO_ACCESS_KEY`, ...) or of `~/.aws/credentials`. `scratch` is where an S3 store works
     on the local disk, by default a folder of this user in the system's temporary folder. `lock` makes locks of names
     that exclude all other writers; an S3 store uses them when its server ignores conditions, and refuses to write

@@ -142,7 +142,7 @@ class BlobStore(Quarantine):
     def create_document(self, name: str, content: bytes) -> bytes:
         blob = str(document_path(name))
         while not self._create(blob, content):
-            standing = self._read(blob)
+            standing = self._twice(lambda store: store._read(blob))
             if standing is not None:  # else it was removed since: try again
                 return standing
         return content

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from magi2.artifacts.recipe import canonical_json, sha256_text
+from magi2.artifacts.removals import read_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
 from magi2.batches.documents import (
@@ -26,6 +27,7 @@ from magi2.batches.documents import (
     write_document,
 )
 from magi2.batches.images import image_name, read_image
+from magi2.batches.leases import require_unremoved, take_lease
 from magi2.batches.schema import (
     BatchDocument,
     ByHand,
@@ -110,6 +112,8 @@ class BatchPlan:
     finished: Mapping[str, str] = field(default_factory=dict)
     """Key of the delivered file of each cached clip, by clip id."""
     by_hand: ByHand | None = None
+    keys: Mapping[str, Mapping[StageName, str]] = field(default_factory=dict)
+    """Keys of the artifacts of each clip to render, by clip id, as far as its caption is known."""
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
 
@@ -140,12 +144,14 @@ def plan_batch(
     cached, to_render = [], []
     missing: dict[StageName, set[str]] = {stage: set() for stage in StageName}
     finished: dict[str, str] = {}
+    keys: dict[str, Mapping[StageName, str]] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
     for clip in batch.clips:
         stored = StoredClip(store, book_of(clip.profile_digest), clip)
         delivered = stored.manifest(StageName.MUX)
         if options.force or delivered is None:
             to_render.append(clip)
+            keys[clip.clip_id] = stored.keys
         else:
             cached.append(clip)
             finished[clip.clip_id] = delivered.key
@@ -165,6 +171,7 @@ def plan_batch(
         profiles=profiles,
         origin=origin,
         finished=finished,
+        keys=keys,
         text_flags=text_flags,
     )
 
@@ -204,7 +211,11 @@ def pack_shards(
 
 
 def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
-    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole."""
+    """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole.
+
+    Raises: InfrastructureError when a clip that was finished has been removed since.
+    """
+    _take_leases(plan, store)
     clips = [*plan.cached, *(clip for shard in plan.shards for clip in shard.clips)]
     for figure in {figure.sha256: figure for clip in clips for figure in clip.figures}.values():
         store.put_document(image_name(figure.sha256), read_unchanged(figure.path, figure.sha256))
@@ -222,6 +233,18 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
     )
     write_document(store, finished_name(plan.batch_id), FinishedDocument(finished=finished))
     write_document(store, batch_name(plan.batch_id), _batch_document(plan))
+
+
+def _take_leases(plan: BatchPlan, store: ArtifactStore) -> None:
+    """Hold what is known of the clips' artifacts; a stage that starts takes the lease on all that it needs."""
+    for shard in plan.shards:
+        known = {clip.clip_id: keys for clip in shard.clips if (keys := plan.keys.get(clip.clip_id))}
+        if known:
+            take_lease(store, plan.batch_id, shard.number, known)
+    if plan.finished:
+        clips = {clip_id: {StageName.MUX: key} for clip_id, key in plan.finished.items()}
+        take_lease(store, plan.batch_id, None, clips)
+        require_unremoved(store, plan.finished.values(), read_removals(store, StageName.MUX))
 
 
 def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path | None) -> Shard:

@@ -1,14 +1,16 @@
 """Retention: which artifacts are old enough to go, and which must stay whatever their age.
 
-By default only lossless intermediates go, seven days after the clip was delivered; captions never go, since a
-language model does not write the same one twice. Nothing goes that an undelivered clip of a known batch needs.
+By default only lossless intermediates go, seven days after the clip was delivered and they were last used; captions
+never go, since a language model does not write the same one twice. Nothing goes that an undelivered clip of a known
+batch needs, nor what an unfinished batch has leased, from its plan on.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import all_results, batch_folder
+from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, read_leases, sweep_leases
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import NEGATIVE, StageName
@@ -26,15 +29,22 @@ logger = logging.getLogger(__name__)
 NEVER = (StageName.ENHANCE, NEGATIVE)
 """Captions cannot be made again; the negative embedding is one small file for many clips."""
 _KEY = re.compile(rb"[0-9a-f]{64}")
+_KEY_TEXT = re.compile("[0-9a-f]{64}")
+_ROUND = 256  # artifacts that are announced, looked at again and removed together
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS}/(?P<stage>{'|'.join(StageName)})/(?P<key>[0-9a-f]{{64}})\..*")
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """Days an artifact of a stage is kept; a stage that is absent is kept for ever. `batch_id` limits to one batch."""
+    """Days an artifact of a stage is kept after its clip's delivery, its making and its last use, whichever is last.
+
+    A stage that is absent is kept for ever. `batch_id` limits to one batch. A batch without a sign of life for
+    `lease_days` holds nothing any more.
+    """
 
     keep_days: Mapping[StageName, float] = field(default_factory=lambda: {StageName.DECODE: 7.0})
     batch_id: str | None = None
+    lease_days: float = 7.0
 
     def __post_init__(self) -> None:
         for stage, days in self.keep_days.items():
@@ -42,6 +52,20 @@ class RetentionPolicy:
                 raise InputError(f"retention names {stage}, which is never removed")
             if days < 0:
                 raise InputError(f"retention of {stage} is {days} days, must be 0 or more")
+
+    def lets_go(self, manifest: Manifest, since: datetime, leases: Leases, now: datetime) -> bool:
+        """Whether an artifact, of whose clips the last was delivered at `since`, is old enough."""
+        last = max(since, manifest.created_at, leases.last_use.get(manifest.key, since))
+        return now - last >= timedelta(days=self.keep_days[StageName(manifest.stage)])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An artifact that was old enough at the first look, and when the last of its clips was delivered."""
+
+    stage: StageName
+    manifest: Manifest
+    since: datetime
 
 
 @dataclass(frozen=True)
@@ -61,38 +85,80 @@ class GcReport:
 def collect_garbage(
     store: ArtifactStore, *, policy: RetentionPolicy, dry_run: bool = True, now: datetime | None = None
 ) -> GcReport:
-    """Remove artifacts that `policy` lets go, or say which would go. Files only they held are gone afterwards."""
+    """Remove artifacts that `policy` lets go, or say which would go. Files only they held are gone afterwards.
+
+    Each is looked at again right before it goes, see `magi2.batches.leases`.
+    """
     now = now or datetime.now(UTC)
     unreadable: dict[str, str] = {}
     delivered = _delivered(store, unreadable)
+    leases = read_leases(store, lease_days=policy.lease_days, now=now, unreadable=unreadable)
     limited_to = None if policy.batch_id is None else _keys_of_batch(store, policy.batch_id)
-    removed, freed, needed = [], 0, 0
-    for stage, days in policy.keep_days.items():
+    old, needed = [], 0
+    for stage in policy.keep_days:
         for manifest in _manifests(store, stage):
             if limited_to is not None and manifest.key not in limited_to:
                 continue
             since = delivered.get(manifest.key, manifest.created_at if stage is StageName.MUX else None)
-            if since is None:
+            if since is None or manifest.key in leases.held:
                 needed += 1
-            elif now - since >= timedelta(days=days):
-                removed.append((stage, manifest.key))
-                freed += manifest.size_bytes
+            elif policy.lets_go(manifest, since, leases, now):
+                old.append(Candidate(stage, manifest, since))
+    going = old if dry_run else list(_remove(store, old, policy, now))
     if not dry_run:
-        delivered_clips = [key for stage, key in removed if stage is StageName.MUX]
-        if delivered_clips:
-            note_removals(store, StageName.MUX, delivered_clips, now)
-        for stage, key in removed:
-            store.remove(stage, key)
-    return GcReport(dry_run, tuple(removed), freed, needed, unreadable)
+        longest = max([policy.lease_days, *policy.keep_days.values()])
+        sweep_leases(store, before=now - timedelta(days=longest + 1))
+    removed = tuple((each.stage, each.manifest.key) for each in going)
+    freed = sum(each.manifest.size_bytes for each in going)
+    return GcReport(dry_run, removed, freed, needed + len(old) - len(going), unreadable)
 
 
-def sweep_snapshots(store: ArtifactStore, *, older_than_hours: float = 168.0, dry_run: bool = True) -> list[str]:
-    """Remove snapshots of clips that are made, or that nobody has gone on with for so long; the documents' names."""
+def _remove(
+    store: ArtifactStore, old: Sequence[Candidate], policy: RetentionPolicy, now: datetime
+) -> Iterator[Candidate]:
+    """Remove what may still go, round by round, and give what went."""
+    waiting = deque(old)
+    while waiting:
+        round_ = [waiting.popleft() for _ in range(min(_ROUND, len(waiting)))]
+        with announced_removal(store, [each.manifest.key for each in round_]) as has_time:
+            leases = read_leases(store, lease_days=policy.lease_days, now=now, unreadable={})
+            if not has_time():
+                raise InfrastructureError(f"{store.url}: reading the leases took longer than {REMOVAL_S:.0f} s")
+            clips = [each.manifest.key for each in round_ if each.stage is StageName.MUX]
+            if clips:
+                note_removals(store, StageName.MUX, clips, now)
+            while round_ and has_time():
+                each = round_.pop(0)
+                if _still_goes(store, each, leases, policy, now) and store.remove(each.stage, each.manifest.key):
+                    yield each
+        waiting.extendleft(reversed(round_))
+
+
+def _still_goes(store: ArtifactStore, each: Candidate, leases: Leases, policy: RetentionPolicy, now: datetime) -> bool:
+    """Whether, at a second look, nobody holds an artifact and it is as old as it was."""
+    try:
+        manifest = store.find(each.stage, each.manifest.key)
+    except CorruptedArtifactError:
+        return False
+    if manifest is None or manifest.key in leases.held:
+        return False
+    return policy.lets_go(manifest, each.since, leases, now)
+
+
+def sweep_snapshots(
+    store: ArtifactStore, *, older_than_hours: float = 168.0, dry_run: bool = True, lease_days: float = 7.0
+) -> list[str]:
+    """Remove snapshots of clips that are made, or that nobody has gone on with for so long; the documents' names.
+
+    Those of clips that an unfinished batch has to make, or to make again, stay.
+    """
+    leases = read_leases(store, lease_days=lease_days, now=datetime.now(UTC), unreadable={})
     made = [name for name in store.list_documents(SNAPSHOTS) if _is_made(store, name)]
-    for name in made if not dry_run else []:
+    old = store.sweep_documents(SNAPSHOTS, older_than_hours=older_than_hours, dry_run=True)
+    going = [name for name in dict.fromkeys([*made, *old]) if not leases.held & set(_KEY_TEXT.findall(name))]
+    for name in going if not dry_run else []:
         store.remove_document(name)
-    old = store.sweep_documents(SNAPSHOTS, older_than_hours=older_than_hours, dry_run=dry_run)
-    return [*made, *(name for name in old if name not in made)]
+    return going
 
 
 def _is_made(store: ArtifactStore, snapshot: str) -> bool:

@@ -210,6 +210,19 @@ class ResultsDocument(Document):
     results: tuple[ClipResult, ...]
 
 
+class LeaseDocument(Document):
+    """What the clips of a shard need, or those found finished where `shard` is None: keys by stage, by clip id.
+
+    `at` is the last sign of life; one that has `ended` holds nothing and tells when the artifacts were last used.
+    """
+
+    batch_id: str
+    shard: int | None
+    at: Moment
+    clips: dict[str, dict[StageName, str]]
+    ended: bool = False
+
+
 class FailureDocument(Document):
     """Why a stage of a shard as a whole ended without results."""
 

@@ -67,13 +67,13 @@ def plan_command(
 
 def gc_command(
     stage: str = typer.Option("decode", "--stage", help="Stage whose artifacts may go."),
-    days: float = typer.Option(7.0, "--days", help="Age after delivery, in days."),
+    days: float = typer.Option(7.0, "--days", help="Age after delivery and last use, in days."),
     batch: str | None = typer.Option(None, "--batch", help="Only what this batch made."),
     delete: bool = typer.Option(False, "--delete", help="Really remove; otherwise only say what would go."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Remove old artifacts that no undelivered clip needs, and what has been in quarantine for MAGI2_QUARANTINE_DAYS; a
-    dry run unless --delete is given.
+    """Remove old artifacts that no clip of a batch needs any more, and what has long been in quarantine; a dry run
+    unless --delete is given.
     """
     from magi2.batches.retention import RetentionPolicy, collect_garbage
     from magi2.config.strict import nearest
@@ -85,7 +85,7 @@ def gc_command(
         raise InputError(f"unknown stage {stage!r}", hint=nearest(stage, names))
     deployment = Deployment.from_environment()
     deployment.require_match(dry_run=not delete)
-    policy = RetentionPolicy(keep_days={StageName(stage): days}, batch_id=batch)
+    policy = RetentionPolicy({StageName(stage): days}, batch, deployment.settings.lease_days)
     report = collect_garbage(deployment.store, policy=policy, dry_run=not delete)
     quarantine_days = deployment.settings.quarantine_days
     expired = deployment.store.expire_condemned(older_than_days=quarantine_days, dry_run=not delete)
@@ -99,7 +99,7 @@ def gc_command(
     verb = "would remove" if report.dry_run else "removed"
     results.print(
         f"{verb} {len(report.removed)} {stage} artifacts, {report.freed_bytes / 1e9:.3f} GB; "
-        f"{report.kept_needed} stay because their clip is not delivered"
+        f"{report.kept_needed} stay because a clip needs them"
     )
     if expired:
         results.print(f"{verb} {len(expired)} damaged from quarantine, after {quarantine_days:g} days there")

@@ -51,19 +51,12 @@ def doctor_command(
 
 
 def _fitting_profile(settings: Settings) -> str:
-    """The profile that people mean who name none: the usual one, unless the weights are those of another."""
-    from magi2.checkpoints.verify import verify
+    """The profile that people mean who name none: the one that the weights are made for, else the usual one."""
+    from magi2.checkpoints.fit import fitting_profile
+    from magi2.checkpoints.layout import CheckpointFolder
 
-    usual, *others = [_USUAL, *(name for name in profile_names(settings.configs) if name != _USUAL)]
-    tried = set()
-    for name in (usual, *others) if settings.ckpt_root else ():
-        architectures = load_profile(name, settings.configs).architectures
-        if architectures in tried:
-            continue
-        tried.add(architectures)
-        if not any(report.problem for report in verify(settings.ckpt_root, architectures, fingerprint=False)):
-            return name
-    return usual
+    fitting = fitting_profile(CheckpointFolder(settings.ckpt_root), settings.configs) if settings.ckpt_root else None
+    return fitting or _USUAL
 
 
 def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
@@ -163,7 +156,7 @@ def _weights(settings: Settings, profile: str) -> Finding:
         return Finding("weights", False, f"{root}: {bad[0].problem}")
     size = sum(report.size_bytes for report in reports)
     names = profile_names(settings.configs)
-    fitting = [name for name in names if load_profile(name, settings.configs).architectures == architectures]
+    fitting = [name for name in names if load_profile(name, settings.configs).architectures == resolved.architectures]
     says = f"{root}: {len(reports)} components, {size / 1e9:.2f} GB, for {', '.join(fitting) or profile}"
     return Finding("weights", True, says)
 

@@ -60,6 +60,8 @@ class Settings:
     """How preview and refiner are spread over ranks, as in sp8.cfg1.ep4; by default all accelerators (MAGI2_LAYOUT)."""
     snapshot_every: int = 10
     """Denoising steps between two snapshots, which are what a kill costs at most; 0 for none (MAGI2_SNAPSHOT_EVERY)."""
+    lease_days: float = 7.0
+    """A batch without a sign of life for so long holds its artifacts no more (MAGI2_LEASE_DAYS)."""
     quarantine_days: float = 30.0
     """What was damaged is kept aside for so long (MAGI2_QUARANTINE_DAYS)."""
     price_per_accelerator_hour: float | None = None
@@ -120,7 +122,7 @@ def _parse(variable: str, name: str, text: str) -> object:
         if not text.isdecimal():
             raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
         return int(text)
-    if name == "quarantine_days":
+    if name in ("lease_days", "quarantine_days"):
         return _number(variable, text, "number of days")
     if name in ("pe_timeout_s", "store_wait_s"):
         return _number(variable, text, "number of seconds")

@@ -17,6 +17,7 @@ from itertools import chain
 from magi2 import platform
 from magi2.artifacts.store import ArtifactStore, Patience
 from magi2.batches.documents import remove_batch
+from magi2.batches.leases import LeaseKeeper, end_lease
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
 from magi2.batches.results import write_results
 from magi2.catalog.gate import CancelCheck
@@ -166,16 +167,22 @@ class ClipRender:
 
     def _in_this_process(self, contexts: Mapping[str, StageContext]) -> Compute:
         """What one rank does, without a process to start for each stage."""
+        store, lease_days = self._deployment.store, self._deployment.settings.lease_days
 
         def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
             job = work.job
             context = contexts[work.shard.profile.digest()]
+            check, lease = self._check_of(job.batch_id), LeaseKeeper(store, job.batch_id, job.shard, lease_days)
+
+            def between_clips() -> None:
+                check.check()
+                lease.renew()
+
             teller = EventTeller(on_event, peak_memory=_peak_memory(context))
-            check = self._check_of(job.batch_id).check
-            context = replace(context, progress=teller, before_clip=check, patience=self._patience)
+            context = replace(context, progress=teller, before_clip=between_clips, patience=self._patience)
             results = run_stage(context, job.stage, work.clips)
             place = job.batch_id, job.shard, job.stage, job.attempt
-            self._patience(lambda: write_results(self._deployment.store, *place, results))
+            self._patience(lambda: write_results(store, *place, results))
             return results
 
         return compute
@@ -255,3 +262,4 @@ def _saved_batch(
         yield plan
     finally:
         remove_batch(store, plan.batch_id)
+        end_lease(store, plan.batch_id, 0)

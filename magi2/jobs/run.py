@@ -15,6 +15,7 @@ from typing import TypeAlias
 from magi2.artifacts.store import ArtifactStore, Patience, at_once
 from magi2.batches.due import due_clips
 from magi2.batches.failures import save_failure
+from magi2.batches.leases import lease_for_stage
 from magi2.batches.plan import Shard, load_shard
 from magi2.batches.results import write_results
 from magi2.catalog.gate import check_may_start
@@ -22,7 +23,7 @@ from magi2.deployment import Deployment
 from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
 from magi2.files import machine_error
 from magi2.jobs.recorder import CatalogRecorder
-from magi2.recipes.lookup import reusable_results
+from magi2.recipes.lookup import StoredClip, reusable_results
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished, Event, StageStarted
 from magi2.runtime.job import StageJob
@@ -140,11 +141,14 @@ def _recorded(job: StageJob, recorder: CatalogRecorder | None, on_event: OnEvent
 
 
 def _stored(work: StageWork, deployment: Deployment) -> list[StageResult] | None:
-    """Results when the store has all that the stage would make: no process, no model and no accelerator is needed."""
-    if work.job.force:
-        return None
-    book = deployment.recipe_book(work.shard.profile)
-    return reusable_results(deployment.store, book, work.job.stage, work.clips)
+    """Results when the store has all that the stage would make: no process, no model and no accelerator is needed.
+
+    Whatever is found, here or by the stage, is held from then on.
+    """
+    job, store, book = work.job, deployment.store, deployment.recipe_book(work.shard.profile)
+    clips = {clip.clip_id: StoredClip(store, book, clip) for clip in work.clips}
+    lease_for_stage(store, job.batch_id, job.shard, job.stage, clips)
+    return None if job.force else reusable_results(store, book, job.stage, clips.values())
 
 
 def _write_down(work: StageWork, error: Magi2Error, store: ArtifactStore, recorder: CatalogRecorder | None) -> None:

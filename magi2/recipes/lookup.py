@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from magi2.artifacts.manifest import Manifest
@@ -64,6 +64,15 @@ class StoredClip:
             self._found[stage] = None if self._caption is None else self._find(stage, *self._caption)
         return self._found[stage]
 
+    @property
+    def keys(self) -> Mapping[StageName, str]:
+        """The keys of the clip's artifacts by stage, stored or not; none while its caption is not there."""
+        if self._caption is None:
+            return {}
+        key, caption = self._caption
+        chain = self._book.chain(self._clip, caption.text)
+        return {StageName.ENHANCE: key} | {stage: recipe.key for stage, recipe in chain.items()}
+
     def results(self) -> list[StageResult]:
         """A `reused` result for each stage whose artifact is there, in order."""
         found = ((stage, self.manifest(stage)) for stage in self._book.profile.stages)
@@ -113,14 +122,14 @@ class StoredClip:
 
 
 def reusable_results(
-    store: ArtifactStore, book: RecipeBook, stage: StageName, clips: Sequence[Clip]
+    store: ArtifactStore, book: RecipeBook, stage: StageName, clips: Iterable[StoredClip]
 ) -> list[StageResult] | None:
     """A `reused` result for each clip when the stage has nothing to make, of a clip or for all of them; else None."""
     if stage is StageName.ENCODE and not _has_negative(store, book):
         return None
     results = []
     for clip in clips:
-        result = StoredClip(store, book, clip).result(stage)
+        result = clip.result(stage)
         if result is None:
             return None
         results.append(result)

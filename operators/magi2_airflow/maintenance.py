@@ -22,7 +22,7 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
 
     deployment = Deployment.from_environment()
     deployment.require_match(dry_run=dry_run)
-    policy = RetentionPolicy(keep_days={StageName.DECODE: decode_days})
+    policy = RetentionPolicy({StageName.DECODE: decode_days}, lease_days=deployment.settings.lease_days)
     report = collect_garbage(deployment.store, policy=policy, dry_run=dry_run)
     for stage, key in report.removed:
         logger.info("%s %s/%s", "would remove" if dry_run else "removed", stage.value, key)
@@ -45,7 +45,7 @@ def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     try:
         deployment.require_match(dry_run=dry_run)
         names += deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run)
-        names += sweep_snapshots(deployment.store, dry_run=dry_run)
+        names += sweep_snapshots(deployment.store, dry_run=dry_run, lease_days=deployment.settings.lease_days)
     finally:  # the logs do not wait for a store that is away
         logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
     for name in [*names, *logs]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from magi2.artifacts.local import LocalStore
-from magi2.artifacts.manifest import Manifest, ManifestDraft
-from magi2.artifacts.recipe import Recipe
+from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import read_removals
 from magi2.batches.retention import RetentionPolicy, collect_garbage, sweep_snapshots
 from magi2.errors import InputError
 from magi2.types import NEGATIVE, StageName
-
-CHAIN = (StageName.ENCODE, StageName.PREVIEW, StageName.DECODE, StageName.MUX)
+from tests.batches.stored_clips import CHAIN, later, publish, render
 
 
 @pytest.fixture
@@ -24,32 +21,11 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
 
 
-def publish(store: LocalStore, stage: StageName, clip: str, **inputs: str) -> Manifest:
-    recipe = Recipe(stage=stage.value, version=1, config={"clip": clip}, inputs=inputs)
-    with store.stage_folder(recipe.stage, recipe.key) as folder:
-        path = folder / "payload.bin"
-        path.write_bytes(clip.encode() * 100)
-        return store.publish(ManifestDraft(recipe=recipe), {"payload.bin": path})
-
-
-def render(store: LocalStore, clip: str, stages: tuple[StageName, ...] = CHAIN) -> dict[StageName, Manifest]:
-    made: dict[StageName, Manifest] = {}
-    inputs: dict[str, str] = {}
-    for stage in stages:
-        made[stage] = publish(store, stage, clip, **inputs)
-        inputs = {"from": made[stage].key}
-    return made
-
-
 def record(store: LocalStore, batch: str, clip: str, made: dict[StageName, Manifest]) -> None:
     for stage, manifest in made.items():
         results = [{"clip_id": clip, "state": "made", "key": manifest.key}]
         content = {"batch_id": batch, "shard": 0, "stage": stage.value, "attempt": 1, "results": results}
         store.put_document(f"batches/{batch}/results/0.{stage.value}.json", json.dumps(content).encode())
-
-
-def later(days: float) -> datetime:
-    return datetime.now(UTC) + timedelta(days=days)
 
 
 def test_lossless_intermediates_go_a_week_after_delivery(store: LocalStore) -> None:

@@ -50,5 +50,6 @@ def test_stage_on_two_ranks_makes_the_artifact_that_one_rank_then_finds(
     assert len(list((tmp_path / "run" / "logs").iterdir())) == 1
     (manifest,) = (tmp_path / "store" / "artifacts" / "preview").rglob("manifest.json")
     assert json.loads(manifest.read_text())["report"]["layout"] == "sp2.cfg1.ep2"
-    left = [path.name for path in (tmp_path / "store" / "documents").rglob("*.json")]
-    assert left == ["identity.json"], "a batch of the command line was left"
+    left = {path.parent.name: path for path in (tmp_path / "store" / "documents").rglob("*.json")}
+    assert set(left) == {"documents", "leases"}, "a batch of the command line was left"
+    assert json.loads(left["leases"].read_text())["ended"]

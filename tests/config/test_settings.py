@@ -34,7 +34,8 @@ def test_the_credential_never_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    "variable", ["MAGI2_DETERMINISTIC", "MAGI2_PE_TIMEOUT_S", "MAGI2_SNAPSHOT_EVERY", "MAGI2_QUARANTINE_DAYS"]
+    "variable",
+    ["MAGI2_DETERMINISTIC", "MAGI2_PE_TIMEOUT_S", "MAGI2_SNAPSHOT_EVERY", "MAGI2_LEASE_DAYS", "MAGI2_QUARANTINE_DAYS"],
 )
 def test_bad_values_name_the_variable(variable: str) -> None:
     with pytest.raises(ConfigError, match=variable):

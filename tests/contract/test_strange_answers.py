@@ -10,6 +10,8 @@ import pytest
 from minio.credentials import StaticProvider
 
 from magi2.artifacts.local import LocalStore
+from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.recipe import Recipe
 from magi2.artifacts.s3 import S3Store
 from magi2.batches.documents import find_document
 from magi2.batches.images import image_name, read_image
@@ -17,8 +19,8 @@ from magi2.batches.schema import FailureDocument
 from magi2.errors import CorruptedArtifactError
 from magi2.recipes.captions import fetch_or_condemn
 from tests.contract.tampering_proxy import Proxy, tampering_proxy
-from tests.contract.test_artifact_store import STAGE, publish, recipe
 
+STAGE = "preview"
 IMAGE = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of b"abc"
 READS = {
     "manifest, found": ("manifest.json", lambda store: store.find(STAGE, recipe().key).key),
@@ -30,8 +32,18 @@ READS = {
 }
 
 
+def recipe(seed: int = 7) -> Recipe:
+    return Recipe(STAGE, 1, seed=seed)
+
+
+def publish(store: LocalStore | S3Store, content: bytes, made: Recipe) -> Manifest:
+    with store.stage_folder(STAGE, made.key) as folder:
+        (folder / "a.bin").write_bytes(content)
+        return store.publish(ManifestDraft(made), {"a.bin": folder / "a.bin"})
+
+
 def fill(store: LocalStore | S3Store) -> None:
-    publish(store, {"a.bin": b"abc"})
+    publish(store, b"abc", recipe())
     store.put_document("f.json", b'{"error_code": "a", "error": "b"}')
     store.put_document(image_name(IMAGE), b"abc")
 
@@ -74,7 +86,7 @@ def test_a_cache_that_keeps_the_page_is_passed_by(store: S3Store, proxy: Proxy) 
 
 def test_a_page_after_publication_leaves_the_payloads(store: S3Store, proxy: Proxy) -> None:
     proxy.answers = lambda method, path: b"<html>" if method == "GET" and path.endswith("manifest.json") else None
-    made = publish(store, {"a.bin": b"other"}, recipe(seed=8))
+    made = publish(store, b"other", recipe(seed=8))
     proxy.answers = lambda method, path: None
     assert store.find(STAGE, made.key) == made
 
