@@ -14,17 +14,18 @@ from magi2_airflow.inbox import InboxOperator
 
 with DAG(
     "magi2_inbox",
-    dag_display_name="Inbox",
-    description="Starts a run for each new batch file",
+    dag_display_name="MAGI-2: inbox",
+    description="MAGI-2 batch renderer: starts a run for each new batch file",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
     catchup=False,
     max_active_runs=1,
     dagrun_timeout=timedelta(minutes=30),
-    tags=["magi2"],
+    tags=["magi2", "video"],
 ) as dag:
     InboxOperator(
         task_id="start_runs",
+        task_display_name="start a run for each new batch file",
         trigger_dag_id="magi2_render_batch",
         execution_timeout=timedelta(minutes=10),
         retries=1,

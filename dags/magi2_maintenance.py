@@ -10,13 +10,14 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, task
 
-from magi2_airflow.base import CPU, RETRY_POLICY
+from magi2_airflow.base import OWNER, RETRY_POLICY
 from magi2_airflow.maintenance import expire_artifacts, reconcile_catalog, sweep_store
+from magi2_airflow.places import CPU, EVERYWHERE
 
 with DAG(
     "magi2_maintenance",
-    dag_display_name="Maintenance",
-    description="Retention of artifacts, leftovers, catalog check",
+    dag_display_name="MAGI-2: maintenance of store and catalog",
+    description="MAGI-2 batch renderer: retention of artifacts, leftovers, catalog check",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
     catchup=False,
@@ -24,7 +25,8 @@ with DAG(
     max_active_tasks=1,
     dagrun_timeout=timedelta(hours=12),
     default_args={
-        "pool": CPU,
+        "owner": OWNER,
+        "pool": EVERYWHERE,
         "queue": CPU,
         "retries": 2,
         "retry_delay": timedelta(minutes=5),
@@ -38,9 +40,15 @@ with DAG(
         ),
         "sweep_hours": Param(48, type="number", minimum=1, title="Leftovers", description="Hours until they are swept"),
     },
-    tags=["magi2"],
+    tags=["magi2", "video"],
 ) as dag:
     dry_run = dag.param("dry_run")
-    task(task_id="expire", priority_weight=3)(expire_artifacts)(dag.param("decode_days"), dry_run=dry_run)
-    task(task_id="sweep", priority_weight=2)(sweep_store)(dag.param("sweep_hours"), dry_run=dry_run)
-    task(task_id="reconcile", priority_weight=1)(reconcile_catalog)(dry_run=dry_run)
+    task(task_id="expire", task_display_name="expire old artifacts", priority_weight=3)(expire_artifacts)(
+        dag.param("decode_days"), dry_run=dry_run
+    )
+    task(task_id="sweep", task_display_name="sweep leftovers", priority_weight=2)(sweep_store)(
+        dag.param("sweep_hours"), dry_run=dry_run
+    )
+    task(task_id="reconcile", task_display_name="reconcile catalog and store", priority_weight=1)(reconcile_catalog)(
+        dry_run=dry_run
+    )

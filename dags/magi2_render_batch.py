@@ -27,15 +27,15 @@ BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
 
 with DAG(
     "magi2_render_batch",
-    dag_display_name="Render a batch",
-    description="Turns a file of prompts into ten-second clips with sound",
+    dag_display_name="MAGI-2: render a batch of clips",
+    description="MAGI-2 batch renderer: turns a file of prompts into ten-second clips with sound",
     doc_md=__doc__,
     schedule=None,
     catchup=False,
     max_active_runs=4,
     dagrun_timeout=timedelta(days=7),
     params=RENDER_PARAMS,
-    tags=["magi2"],
+    tags=["magi2", "video"],
 ) as dag:
     plan = PlanOperator(task_id="plan", **{name: dag.param(name) for name in RENDER_PARAMS})
     batch_id = XComArg(plan, key="batch_id")

@@ -9,21 +9,23 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, task
 
-from magi2_airflow.base import CPU, RETRY_POLICY
+from magi2_airflow.base import OWNER, RETRY_POLICY
 from magi2_airflow.notifiers import Findings
+from magi2_airflow.places import CPU, EVERYWHERE
 from magi2_airflow.watch import end_cancelled_batches, find_low_disk, find_stalled
 
 with DAG(
     "magi2_watch",
-    dag_display_name="Watch",
-    description="Cancelled runs, batches that stand still, disk space",
+    dag_display_name="MAGI-2: watch over batches and disk",
+    description="MAGI-2 batch renderer: cancelled runs, batches that stand still, disk space",
     doc_md=__doc__,
     schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
     catchup=False,
     max_active_runs=1,
     dagrun_timeout=timedelta(minutes=30),
     default_args={
-        "pool": CPU,
+        "owner": OWNER,
+        "pool": EVERYWHERE,
         "queue": CPU,
         "retries": 1,
         "retry_delay": timedelta(minutes=1),
@@ -38,8 +40,12 @@ with DAG(
             10, type="number", minimum=0, maximum=100, title="Free disk", description="Percent below which it is told"
         ),
     },
-    tags=["magi2"],
+    tags=["magi2", "video"],
 ) as dag:
-    task(task_id="cancelled")(end_cancelled_batches)()
-    task(task_id="stalled", on_success_callback=[Findings()])(find_stalled)(dag.param("stall_minutes"))
-    task(task_id="disk", on_success_callback=[Findings()])(find_low_disk)(dag.param("min_free_percent"))
+    task(task_id="cancelled", task_display_name="settle cancelled batches")(end_cancelled_batches)()
+    task(task_id="stalled", task_display_name="tell of standstill", on_success_callback=[Findings()])(find_stalled)(
+        dag.param("stall_minutes")
+    )
+    task(task_id="disk", task_display_name="tell of a full disk", on_success_callback=[Findings()])(find_low_disk)(
+        dag.param("min_free_percent")
+    )

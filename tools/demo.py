@@ -31,7 +31,7 @@ from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
 from tools.demo_clips import export_clips, finished_clips, judgement, write_sheet
 from tools.demo_progress import BatchReader, LiveLine, follow
-from tools.local_airflow import REPOSITORY, LocalAirflow, is_free
+from tools.local_airflow import COMPONENTS, REPOSITORY, TRIGGERER, LocalAirflow, is_free
 
 EXAMPLES = REPOSITORY / "examples"
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
@@ -66,6 +66,7 @@ def main() -> int:
         port=UI_PORT if arguments.ui and is_free(UI_PORT) else None,
         # Of a demonstration that was interrupted; this one goes on from its store.
         left_runs=lambda run: run["dag_id"] == DAG_ID and (run["conf"] or {}).get("batch") == str(batch),
+        components=(*COMPONENTS, TRIGGERER) if arguments.ui else COMPONENTS,
     )
     demonstration = Demonstration(
         airflow, Settings.from_environment(environment), batch, arguments.profile, out / "clips"

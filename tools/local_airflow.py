@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from configparser import ConfigParser
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,8 @@ from magi2.runtime.process import ProcessGroup
 REPOSITORY = Path(__file__).resolve().parents[1]
 POOLS = REPOSITORY / "configs" / "deploy" / "pools.json"
 COMPONENTS = ("api-server", "scheduler", "dag-processor")
+TRIGGERER = "triggerer"
+"""Has nothing to do, since no operator here defers; where people look, Airflow's own page is red without it."""
 PARTS = ("metadatabase", "scheduler", "dag_processor")
 """Of what Airflow tells the health."""
 FINISHED = ("success", "failed")
@@ -56,7 +60,9 @@ class LocalAirflow:
         template: Path | None = None,
         left_runs: Callable[[Mapping[str, Any]], bool] | None = None,
         parallelism: int = 3,
+        components: Sequence[str] = COMPONENTS,
     ) -> None:
+        self.components = components
         self.home = home.absolute()
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -91,7 +97,7 @@ class LocalAirflow:
         with ExitStack() as undo:
             undo.callback(self.stop)
             self.prepare()
-            for component in COMPONENTS:
+            for component in self.components:
                 if component == "scheduler" and self._left_runs:
                     self._end_runs(self._left_runs)
                 self.start(component)
@@ -107,11 +113,23 @@ class LocalAirflow:
     def prepare(self) -> None:
         """Make or upgrade the database, and the pools."""
         self.home.mkdir(parents=True, exist_ok=True)
+        self._write_settings()
         if self._template:
             shutil.copyfile(self._template, self.database_file)
             return
         self.airflow("db", "migrate")
         self.airflow("pools", "import", str(POOLS))
+
+    def _write_settings(self) -> None:
+        """A file of settings without any path: the one that Airflow writes where there is none would keep today's.
+
+        The key of connections that somebody has entered stays.
+        """
+        path, settings = self.home / "airflow.cfg", ConfigParser(interpolation=None)
+        settings.read(path)
+        key = settings.get("core", "fernet_key", fallback="") or b64encode(os.urandom(32), b"-_").decode()
+        path.touch(mode=0o600)
+        path.write_text(f"# The other settings come from the environment.\n[core]\nfernet_key = {key}\n")
 
     @property
     def database_file(self) -> Path:
@@ -138,7 +156,7 @@ class LocalAirflow:
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """End every component with all it started, the scheduler first so that nothing new is begun."""
-        for component in ("scheduler", "dag-processor", "api-server"):
+        for component in ("scheduler", "dag-processor", TRIGGERER, "api-server"):
             if group := self.groups.pop(component, None):
                 group.terminate(grace_s)
                 self.guards.pop(component).dismiss()

@@ -23,61 +23,82 @@ _DENIED = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}
 def start_run(settings: Settings, dag_id: str, conf: Mapping[str, object]) -> str:
     """Start a run of a DAG on the Airflow of MAGI2_AIRFLOW_URL; its id.
 
-    Raises: ConfigError for an address or a login that Airflow does not take, InputError for a run that it refuses,
-    InfrastructureError when it is away, busy, or something else answers in its place.
+    Raises: as `AirflowApi.of` does, InputError for a run that Airflow refuses.
     """
-    if settings.airflow_url is None:
-        raise ConfigError("MAGI2_AIRFLOW_URL is not set", hint="for example http://127.0.0.1:8080")
-    api = _Api(settings.airflow_url)
-    token = _token(api, settings)
+    api = AirflowApi.of(settings)
     body = {"logical_date": None, "conf": dict(conf)}
     try:
-        content = api.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, token=token)
-        return _text(api, content, "dag_run_id")
+        return api.text(api.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns", body), "dag_run_id")
     except InfrastructureError as error:
         error.hint = "the run may have been started all the same: look in Airflow before you ask again"
         raise
 
 
-def _token(api: _Api, settings: Settings) -> str:
-    if settings.airflow_user:
-        credentials = {"username": settings.airflow_user, "password": settings.airflow_password or ""}
-        content = api.ask("POST", "/auth/token", credentials)
-    else:
-        content = api.ask("GET", "/auth/token")  # works where every visitor is an admin, as in the demo
-    token = _text(api, content, "access_token")
-    if not (token.isascii() and token.isprintable()):
-        raise InfrastructureError(f"Airflow at {api.place}: gives an access_token that is none")
-    return token
-
-
-def _text(api: _Api, content: Mapping[str, Any], name: str) -> str:
-    value = content.get(name)
-    if not isinstance(value, str) or not value:
-        raise InfrastructureError(f"Airflow at {api.place}: answers without {name}")
-    return value
-
-
-class _Api:
+class AirflowApi:
     """An Airflow at an address, which may hold a password and is told without it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._token: str | None = None
         try:
             parts = urlsplit(url)
             self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         except ValueError as error:
             raise ConfigError("MAGI2_AIRFLOW_URL is no address", hint="for example http://127.0.0.1:8080") from error
 
+    @classmethod
+    def of(cls, settings: Settings) -> AirflowApi:
+        """The Airflow of MAGI2_AIRFLOW_URL, asked as MAGI2_AIRFLOW_USER from now on.
+
+        Raises: ConfigError for an address or a login that Airflow does not take, InfrastructureError when it is away,
+        busy, or something else answers in its place.
+        """
+        if settings.airflow_url is None:
+            raise ConfigError("MAGI2_AIRFLOW_URL is not set", hint="for example http://127.0.0.1:8080")
+        api = cls(settings.airflow_url)
+        if settings.airflow_user:
+            credentials = {"username": settings.airflow_user, "password": settings.airflow_password or ""}
+            content = api.ask("POST", "/auth/token", credentials)
+        else:
+            content = api.ask("GET", "/auth/token")  # works where every visitor is an admin, as in the demo
+        token = api.text(content, "access_token")
+        if not (token.isascii() and token.isprintable()):
+            raise InfrastructureError(f"Airflow at {api.place}: gives an access_token that is none")
+        api._token = token
+        return api
+
+    def text(self, content: Mapping[str, Any], name: str) -> str:
+        """A text of an answer. Raises InfrastructureError when it has none of this name."""
+        value = content.get(name)
+        if not isinstance(value, str) or not value:
+            raise InfrastructureError(f"Airflow at {self.place}: answers without {name}")
+        return value
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The JSON object at a path, None when there is nothing. Raises as `ask` does."""
+        try:
+            return self.ask("GET", path)
+        except _AbsentError:
+            return None
+
     def ask(
-        self, method: str, path: str, body: Mapping[str, object] | None = None, *, token: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The JSON object that Airflow answers. Raises: as `start_run` does."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        """The JSON object that Airflow answers.
+
+        Raises: ConfigError without the right to it, InputError for what Airflow refuses, InfrastructureError when it is
+        away, busy, or something else answers in its place.
+        """
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             with (
                 httpx.Client(base_url=self._url, timeout=SLOWEST_ANSWER_S) as client,
-                client.stream(method, path, json=body, headers=headers) as answer,
+                client.stream(method, path, json=body, params=params, headers=headers) as answer,
             ):
                 content = self._read(answer)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
@@ -87,7 +108,7 @@ class _Api:
             message = f"Airflow at {self.place}: {type(error).__name__}: {_line(str(error))}"
             raise InfrastructureError(message) from error
         if answer.status_code not in (httpx.codes.OK, httpx.codes.CREATED):
-            raise self._refusal(answer.status_code, content, with_token=token is not None)
+            raise self._refusal(answer.status_code, content)
         return self._object(content)
 
     def _read(self, answer: httpx.Response) -> bytes:
@@ -108,14 +129,19 @@ class _Api:
             raise InfrastructureError(f"Airflow at {self.place}: answers with a {type(found).__name__}, not an object")
         return found
 
-    def _refusal(self, status: int, content: bytes, *, with_token: bool) -> Magi2Error:
+    def _refusal(self, status: int, content: bytes) -> Magi2Error:
         said = _line(content.decode(errors="replace"))
-        if status in _DENIED and not with_token:
+        if status in _DENIED and self._token is None:
             hint = "set MAGI2_AIRFLOW_USER and MAGI2_AIRFLOW_PASSWORD"
             return ConfigError(f"Airflow at {self.place} gives no token ({status})", hint=hint)
         if status in _MAY_PASS or not 400 <= status < 500:
             return InfrastructureError(f"Airflow at {self.place}: {status}: {said}")
-        return InputError(f"Airflow at {self.place} refused the request ({status}): {said}")
+        kind = _AbsentError if status == httpx.codes.NOT_FOUND else InputError
+        return kind(f"Airflow at {self.place} refused the request ({status}): {said}")
+
+
+class _AbsentError(InputError):
+    """There is nothing at the path."""
 
 
 def _line(text: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 import typer
 
+from magi2.cli.airflow import deployed_pools, find_pool
+from magi2.cli.airflow_api import AirflowApi
 from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_negative_prompt, load_profile, profile_names
 from magi2.config.settings import Settings
-from magi2.errors import ConfigError, Magi2Error, in_one_line
+from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error, in_one_line
 from magi2.media.delivery import DeliverySpec
 
 UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
@@ -33,12 +36,16 @@ def doctor_command(
     profile: str | None = typer.Option(
         None, "--profile", help="The profile that you want to run; by default 1080p, or the first that the weights fit."
     ),
+    airflow: bool = typer.Option(
+        False, "--airflow", help="Also ask the Airflow of MAGI2_AIRFLOW_URL for pools, plugin, DAGs and workers."
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Try accelerator, torchada, ffmpeg, store, weights, endpoint and profile, without rendering anything."""
     findings = []
     settings = Settings.from_environment()
-    for finding in _examine(settings, profile or _fitting_profile(settings)):
+    found = _examine(settings, profile or _fitting_profile(settings))
+    for finding in chain(found, _examine_airflow(settings)) if airflow else found:
         findings.append(finding)
         if not as_json:
             mark = {True: "ok  ", False: "BAD ", None: "--  "}[finding.works]
@@ -77,6 +84,37 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
             yield Finding(what, False, str(error))
         except Exception as error:  # a fault of ours, or of a library, keeps nobody from the other lines
             yield Finding(what, False, f"unforeseen {type(error).__name__}: {in_one_line(error)}")
+
+
+def _examine_airflow(settings: Settings) -> Iterator[Finding]:
+    try:
+        yield from _ask_airflow(settings)
+    except Magi2Error as error:
+        yield Finding("airflow", False, str(error))
+
+
+def _ask_airflow(settings: Settings) -> Iterator[Finding]:
+    """What runs would wait for in silence: pools are asked for by name, the rest is said by the page's own server."""
+    api = AirflowApi.of(settings)
+    version = api.text(api.ask("GET", "/api/v2/version"), "version")
+    yield Finding("airflow", True, f"{api.place}, version {version}")
+    pools = {name: find_pool(api, name) for name in deployed_pools()}
+    missing = [name for name, pool in pools.items() if pool is None]
+    slots = ", ".join(f"{name} {pool['slots']}" for name, pool in pools.items() if pool)
+    hint = f"there is no {', '.join(missing)}: tasks in it wait for ever (magi2 airflow setup creates them)"
+    yield Finding("pools", not missing, hint if missing else f"slots: {slots}")
+    try:
+        found = api.ask("GET", "/renders/api/airflow")
+    except (
+        InputError,
+        InfrastructureError,
+    ) as error:  # Airflow answers for what no plugin serves, by a page of its own
+        why = f"install magi2 where the API server runs, and start it again: {error}"
+        yield Finding("plugin", False, why)
+        return
+    yield Finding("plugin", True, "the page Renders is there")
+    problems = [problem for problem in found["problems"] if "no pool" not in problem]
+    yield Finding("runs", not problems, "; ".join(problems) or "nothing that they would wait for")
 
 
 def _profile(settings: Settings, profile: str) -> Finding:

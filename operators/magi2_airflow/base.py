@@ -22,6 +22,7 @@ from magi2.errors import (
 )
 from magi2.types import StageName
 from magi2_airflow.links import ClipsLink, LogLink, ManifestLink
+from magi2_airflow.places import CPU, EVERYWHERE
 
 if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CPU, ONE_GPU, ALL_GPUS = "magi2_cpu", "magi2_gpu1", "magi2_gpu8"
-"""Pools, and queues of the same names."""
+OWNER = "magi2"
 
 RETRY_POLICY = ExceptionRetryPolicy(
     rules=[
@@ -51,7 +51,7 @@ KILL_GRACE_S = 2.5
 
 
 class Magi2Operator(BaseOperator):
-    """Base of all operators here. `place` is their pool and queue; any argument of BaseOperator overrides a default."""
+    """Base of all operators here. `place` is their queue; any argument of BaseOperator overrides a default."""
 
     place: ClassVar[str] = CPU
     time_limit: ClassVar[timedelta] = timedelta(hours=1)
@@ -59,7 +59,8 @@ class Magi2Operator(BaseOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         defaults = {
-            "pool": self.place,
+            "owner": OWNER,
+            "pool": EVERYWHERE,
             "queue": self.place,
             "execution_timeout": self.time_limit,
             "retries": 3,
@@ -116,6 +117,7 @@ class StageOperator(Magi2Operator):
 
     def __init__(self, *, batch_id: str, shard: int, layout: str | None = None, **kwargs: Any) -> None:
         defaults = {
+            "pool": self.place,
             "map_index_template": "shard {{ task.shard }}{{ task.label }}",
             "weight_rule": "upstream",  # a shard that has begun is finished first
         }
@@ -190,10 +192,15 @@ def end_with_supervisor() -> None:
 
     Does nothing in `dag.test`, where there is no supervisor.
     """
-    from airflow.sdk.execution_time.comms import CommsDecoder
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
     from magi2.runtime.process import die_with_parent
 
-    if isinstance(SUPERVISOR_COMMS, CommsDecoder):
+    if has_supervisor():
         die_with_parent()
+
+
+def has_supervisor() -> bool:
+    """Whether Airflow runs this task, and not `dag.test`."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import CommsDecoder
+
+    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), CommsDecoder)

@@ -14,6 +14,7 @@ from airflow.sdk import Context
 from magi2.errors import InputError
 from magi2_airflow.base import Magi2Operator
 from magi2_airflow.links import ClipsLink
+from magi2_airflow.readiness import require_airflow, tell_of_catalog
 
 if TYPE_CHECKING:
     from magi2.batches.plan import BatchPlan
@@ -93,9 +94,11 @@ class PlanOperator(Magi2Operator):
         from magi2.jobs.recorder import CatalogRecorder
         from magi2.media.fitness import fit_ffmpeg
 
+        require_airflow()
         deployment = Deployment.from_environment()
         patience = self.store_wait(deployment)
         store = patience(deployment.store_to_render)
+        tell_of_catalog(deployment)
         with TemporaryDirectory() as scratch:
             plan = patience(lambda: self._plan(deployment, context, Path(scratch)))
             deliveries = {profile.delivery for profile in plan.profiles.values()}

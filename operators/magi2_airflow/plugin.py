@@ -11,7 +11,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from magi2_airflow.configuration import SECTION, export_section
-from magi2_airflow.mount import MOUNT, STATIC
+from magi2_airflow.mount import MOUNT, READY, STATIC
 
 Message = MutableMapping[str, Any]
 
@@ -25,9 +25,10 @@ async def serve(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
     """The routes of `magi2_airflow.renders`, imported by the first request: tasks load plugins too and never serve."""
-    from magi2_airflow.renders.app import app
+    from magi2_airflow.renders.app import app, open_app
 
-    await app(scope, receive, send)
+    is_open = str(scope.get("path", "")).endswith(READY)
+    await (open_app if is_open else app)(scope, receive, send)
 
 
 def react_app(destination: str, route: str) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from magi2.types import StageName
-from magi2_airflow.base import ALL_GPUS, CPU, ONE_GPU, StageOperator
+from magi2_airflow.base import StageOperator
+from magi2_airflow.places import ALL_GPUS, CPU, ONE_GPU
 
 
 class EnhanceOperator(StageOperator):

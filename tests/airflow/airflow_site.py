@@ -88,9 +88,10 @@ class Run:
         path = f"{self.site.airflow.run_path(DAG_ID, self.run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.site.airflow.request("GET", f"{path}?map_index={map_index}")["value"]
 
-    def log(self, task_id: str, map_index: int) -> str:
-        """What the attempts of a mapped task wrote."""
-        place = f"dag_id={DAG_ID}/run_id={self.run_id}/task_id={task_id}/map_index={map_index}"
+    def log(self, task_id: str, map_index: int = -1) -> str:
+        """What the attempts of a task wrote."""
+        mapped = f"/map_index={map_index}" if map_index >= 0 else ""
+        place = f"dag_id={DAG_ID}/run_id={self.run_id}/task_id={task_id}{mapped}"
         return "".join(path.read_text() for path in (self.site.airflow.home / "logs" / place).glob("*.log"))
 
     @property

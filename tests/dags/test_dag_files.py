@@ -53,7 +53,9 @@ print(time.process_time() - started)
 
 def test_all_dags_are_there_and_tell_what_they_do(dags: dict[str, DAG]) -> None:
     assert set(dags) == {"magi2_render_batch", "magi2_inbox", "magi2_maintenance", "magi2_watch"}
-    assert all(dag.doc_md and dag.description and dag.dag_display_name != dag.dag_id for dag in dags.values())
+    for dag in dags.values():
+        assert dag.doc_md and "MAGI-2" in dag.description and dag.dag_display_name.startswith("MAGI-2: ")
+        assert dag.tags == {"magi2", "video"} and {task.owner for task in dag.tasks} == {"magi2"}
 
 
 def test_every_dag_is_bounded_and_catches_nothing_up(dags: dict[str, DAG]) -> None:
@@ -67,8 +69,9 @@ def test_every_dag_is_bounded_and_catches_nothing_up(dags: dict[str, DAG]) -> No
 def test_every_task_has_a_pool_a_time_limit_and_retries_by_class_of_error(dags: dict[str, DAG]) -> None:
     for dag in dags.values():
         for task in dag.tasks:
-            assert task.pool in ("magi2_cpu", "magi2_gpu1", "magi2_gpu8")
-            assert task.queue == task.pool
+            assert task.queue in ("magi2_cpu", "magi2_gpu1", "magi2_gpu8")
+            # What runs no stage runs in every Airflow, so that it can say which of our pools is missing.
+            assert task.pool == (task.queue if task.task_id.startswith("shard.") else "default_pool")
             assert isinstance(task.execution_timeout, timedelta)
             assert task.retries >= 1
             assert task.retry_policy is not None

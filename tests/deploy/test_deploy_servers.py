@@ -118,6 +118,7 @@ def test_every_service_runs_a_task_together_and_stops(stack: Stack) -> None:
     for service in (*AIRFLOW, *WORKERS):
         stack.wait_until_healthy(service, 60)
 
+    assert stack.request("GET", "/renders/ready") == {"missing_pools": [], "queues_without_worker": []}
     with pytest.raises(RuntimeError, match="401"):
         stack.request("GET", "/api/v2/pools")
     password = json.loads((stack.folder / "var" / "auth" / "passwords.json").read_text())["admin"]

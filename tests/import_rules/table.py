@@ -67,14 +67,14 @@ TABLE = [
         "magi2_airflow",
         "artifacts batches catalog checkpoints.fit checkpoints.layout config deployment errors inputs jobs "
         "media.fitness recipes report runtime stages.layouts types",
-        "airflow magi2",
+        "airflow httpx magi2",
     ),
     Row(
         "magi2_airflow.renders",
         "artifacts batches catalog config deployment errors prompts recipes report types",
         "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
-    Row("magi2_airflow.mount"),
+    Row("magi2_airflow.mount magi2_airflow.places"),
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.demo import DAG_ID
-from tools.local_airflow import COMPONENTS, LocalAirflow
+from tools.local_airflow import COMPONENTS, TRIGGERER, LocalAirflow
 
 LEFT = [
     {"dag_id": DAG_ID, "dag_run_id": "manual__1", "conf": {"batch": "/examples/shapes.jsonl"}},
@@ -77,3 +77,26 @@ def test_runs_go_on_where_nobody_asked_for_their_end(tmp_path: Path) -> None:
     airflow.said = []
     with api(airflow.port, airflow.said), airflow:
         assert airflow.said == list(COMPONENTS)
+
+
+def test_settings_of_a_home_hold_no_path_and_keep_their_key_when_it_is_moved(tmp_path: Path) -> None:
+    template, home = tmp_path / "airflow.db", tmp_path / "moved"
+    template.touch()
+    home.mkdir()
+    (home / "airflow.cfg").write_text(
+        "[core]\nfernet_key = abc%=\n[logging]\nbase_log_folder = /where/it/was/airflow/logs\n"
+    )
+    LocalAirflow(home, environment={}, template=template).prepare()
+    settings = home / "airflow.cfg"
+    assert "/" not in settings.read_text() and "fernet_key = abc%=" in settings.read_text()
+    fresh = tmp_path / "fresh"
+    LocalAirflow(fresh, environment={}, template=template).prepare()
+    assert (fresh / "airflow.cfg").stat().st_mode & 0o077 == 0
+    assert len((fresh / "airflow.cfg").read_text().rpartition("fernet_key = ")[2].strip()) == 44
+
+
+def test_triggerer_is_started_where_somebody_looks(tmp_path: Path) -> None:
+    airflow = Unstarted(tmp_path, environment={}, components=(*COMPONENTS, TRIGGERER))
+    airflow.said = []
+    with api(airflow.port, airflow.said), airflow:
+        assert airflow.said[-1] == TRIGGERER

@@ -11,7 +11,18 @@ from fastapi.responses import JSONResponse
 
 from magi2.catalog import StateError
 from magi2.errors import Magi2Error
-from magi2_airflow.renders import actions, batches, bundle, clips, documents, media, metrics, plain, store
+from magi2_airflow.renders import (
+    actions,
+    batches,
+    bundle,
+    clips,
+    documents,
+    media,
+    metrics,
+    plain,
+    prerequisites,
+    store,
+)
 from magi2_airflow.renders.asgi import App, Message, Receive, Send
 from magi2_airflow.renders.guard import may_read, same_origin
 from magi2_airflow.renders.turnstile import Turnstile
@@ -53,8 +64,13 @@ app = FastAPI(
 app.add_middleware(Turnstile, beside=media.PATHS)
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
-for module in (batches, clips, actions, media, documents, metrics, plain, store):
+for module in (batches, clips, actions, media, documents, metrics, plain, prerequisites, store):
     app.include_router(module.router, dependencies=[Depends(may_read)])
+
+# What no login is asked for: names of our own pools and queues, and nothing else.
+open_app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+open_app.add_middleware(SafeHeaders)
+open_app.include_router(prerequisites.open_router)
 
 
 @app.exception_handler(RequestValidationError)

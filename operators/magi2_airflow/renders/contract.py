@@ -7,6 +7,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 |---|---|---|
 | GET /api/me | Viewer | who asks, and whether they may act |
 | GET /api/store | StoreState | whether the store is the catalog's |
+| GET /api/airflow | AirflowState | what Airflow lacks of what our DAGs need |
 | GET /api/batches | BatchPage | query: state, text, offset, limit (at most 100); the newest first |
 | GET /api/batches/{batch_id} | Batch | |
 | GET /api/batches/{batch_id}/clips | ClipPage | query: ClipsWanted |
@@ -25,6 +26,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | POST /api/batches/{batch_id}/budget | Acted | body: BudgetRequest; 409 when no price is set |
 | GET, HEAD /media/{key}/{name} | a file | names as in Media; a range, If-Range, If-None-Match; ?download=1 saves it |
 | GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
+| GET /ready | Ready | what Airflow lacks, for tasks: no login is asked for |
 | GET, HEAD /static/{name} | a file | renders.js, renders.css and what lies beside them |
 
 Errors are `{"detail": text}`: 400 what was asked for makes no sense, 401 nobody is logged in, 403 no right to it or a
@@ -66,6 +68,19 @@ class StoreState(Answer):
     """`problem` says why what is shown may be wrong and actions may be refused; null when nothing speaks against it."""
 
     problem: str | None
+
+
+class AirflowState(Answer):
+    """A sentence for each thing that Airflow lacks and for which runs would wait; empty when they can go on."""
+
+    problems: list[str]
+
+
+class Ready(Answer):
+    """Pools of ours that Airflow does not have, and queues of ours that no worker serves."""
+
+    missing_pools: list[str]
+    queues_without_worker: list[str]
 
 
 class StageBar(Answer):

@@ -11,6 +11,7 @@ from magi2.catalog import BatchRecord
 from magi2.catalog.overview import Overview
 from magi2.catalog.pages import Pages
 from magi2.deployment import Deployment
+from magi2_airflow.renders.airflow_check import AirflowCheck
 from magi2_airflow.renders.counts_cache import CountsCache
 from magi2_airflow.renders.store_check import StoreCheck
 
@@ -37,6 +38,11 @@ class PageDeployment(Deployment):
     def store_check(self) -> StoreCheck:
         """What is wrong with the store, as it was a moment ago."""
         return StoreCheck(self.store, self.catalog)
+
+    @cached_property
+    def airflow_check(self) -> AirflowCheck:
+        """What Airflow lacked a moment ago of what our DAGs need."""
+        return AirflowCheck(self.catalog)
 
     @property
     def links_media(self) -> bool:

@@ -90,8 +90,9 @@ def clip_page(site: Site, links: Root, batch_id: BatchId, clip_id: ClipId) -> HT
 
 
 def _warning(site: PageDeployment) -> Markup:
-    problem = site.store_check.problem()
-    return element("p", problem, class_="problem", role="alert") if problem else Markup("")
+    problems = (site.store_check.problem(), *site.airflow_check.problems())
+    shown = [element("p", problem, class_="problem", role="alert") for problem in problems if problem]
+    return element("div", *shown) if shown else Markup("")
 
 
 def _trail(links: Links, up: Markup, **place: str) -> Markup:

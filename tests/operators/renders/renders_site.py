@@ -26,6 +26,7 @@ from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
 from magi2.types import Clip, FigureImage, StageName
 from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.airflow_check import AirflowCheck
 from magi2_airflow.renders.app import app
 from magi2_airflow.renders.deployment import PageDeployment, deployment
 
@@ -48,6 +49,12 @@ class Site:
     delivered: dict[str, Manifest]
 
     @property
+    def lacks(self) -> list[str]:
+        """What is missing of Airflow."""
+        assert isinstance(self.deployment.airflow_check, FoundAirflow)
+        return self.deployment.airflow_check.lacks
+
+    @property
     def catalog(self) -> Catalog:
         return self.deployment.catalog
 
@@ -61,10 +68,21 @@ class Site:
         return f"/api/batches/{BATCH}/clips/{self.id(name)}"
 
 
+class FoundAirflow(AirflowCheck):
+    """An Airflow that lacks what a test says, by default nothing; the real one has no database here."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog)
+        self.lacks: list[str] = []
+
+    def _sentences(self) -> Iterator[str]:
+        yield from self.lacks
+
+
 def deployment_on(settings: Settings, catalog: Catalog, store: LocalStore) -> PageDeployment:
     """A deployment with an open catalog and store."""
     made = PageDeployment(settings)
-    made.catalog, made.store = catalog, store
+    made.catalog, made.store, made.airflow_check = catalog, store, FoundAirflow(catalog)
     return made
 
 

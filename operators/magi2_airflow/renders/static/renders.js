@@ -88,6 +88,7 @@ function Shown({ route, home }) {
     Notify.Provider,
     { value: setNotice },
     h(StoreWarning),
+    h(AirflowWarning),
     batchId && h(Crumbs, { route, batch: batch.data, batchId, home }),
     h(page, { key: `${batchId} ${route.clip} ${route.other}`, ...common }),
     h("div", { role: "status", "aria-live": "polite" }, notice && h(Notice, { notice, clear })),
@@ -99,6 +100,17 @@ function StoreWarning() {
   const { data } = useServer("store", (state) => Boolean(state.problem));
   if (!data?.problem) return null;
   return h("div", { className: "problem", role: "alert" }, h("p", null, h(Said, { text: data.problem })));
+}
+
+/** What Airflow lacks: runs would wait for it in silence. */
+function AirflowWarning() {
+  const { data } = useServer("airflow", (state) => state.problems.length > 0);
+  if (!data?.problems.length) return null;
+  return h(
+    "div",
+    { className: "problem", role: "alert" },
+    data.problems.map((text) => h("p", { key: text }, h(Said, { text }))),
+  );
 }
 
 function Crumbs({ route, batch, batchId, home }) {
