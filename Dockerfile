@@ -1,6 +1,6 @@
 # One image for every role: Airflow's components, the CPU worker and the GPU workers. What differs is the base image:
 #   CPU    python:...-slim-bookworm, torch from TORCH_INDEX_URL or the default index
-#   CUDA   pytorch/pytorch:...-cuda...-runtime, its torch is kept
+#   CUDA   the same with EXTRA=cuda: the default index's torch brings CUDA 13 as wheels, all pinned
 #   MUSA   registry.mthreads.com/.../vllm-omni:magi-2-preview, its torch, torch_musa and triton are kept
 # docker-compose.yml names the exact images.
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
@@ -8,13 +8,15 @@ FROM ${BASE_IMAGE}
 
 # An index with a CPU build of torch keeps the CPU image small; empty takes the default index's build.
 ARG TORCH_INDEX_URL=
+# cuda adds Triton and FlashAttention-3.
+ARG EXTRA=
 
 USER root
 # A base image may start a server of its own.
 ENTRYPOINT []
 
 # Triton compiles its launchers with the system's C compiler and Python's headers.
-RUN if python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("triton"))' \
+RUN if { [ "$EXTRA" = cuda ] || python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("triton"))'; } \
         && ! command -v gcc; then \
         apt-get update \
         && apt-get install --yes --no-install-recommends gcc libc6-dev python3-dev \
@@ -24,7 +26,7 @@ RUN if python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_
 # Dependencies first: this layer changes only with their two lists.
 COPY pyproject.toml constraints.txt configs/deploy/environment.py /opt/magi2/build/
 RUN cd /opt/magi2/build \
-    && python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt --torch-index "$TORCH_INDEX_URL"
+    && python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt --torch-index "$TORCH_INDEX_URL" --extra "$EXTRA"
 
 # Group 0, so that the folders also work under another uid given at run time.
 RUN useradd --uid 50000 --gid 0 --create-home magi2 \

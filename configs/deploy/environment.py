@@ -3,7 +3,8 @@
 A base image for an accelerator brings a torch built for that accelerator (and triton, torch_musa, torchada) that no
 index has. So the new environment sees the base's packages, and whatever belongs to torch is taken from there: pip is
 neither asked for it nor allowed to replace it. Everything else is installed beside it, at the versions of
-constraints.txt, and hides an older copy in the base. A base without torch gets the pinned one.
+constraints.txt, and hides an older copy in the base. A base without torch gets the pinned one; with `--extra cuda` what
+an NVIDIA accelerator needs besides.
 
 Run by the base's own Python, with the standard library alone:
     python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt --torch-index URL
@@ -31,11 +32,14 @@ def main() -> None:
     parser.add_argument("pyproject", type=Path)
     parser.add_argument("constraints", type=Path)
     parser.add_argument("--torch-index", default="", help="index with a torch for bases that have none")
+    parser.add_argument("--extra", default="", choices=["", "cuda"], help="optional dependencies of the project")
     arguments = parser.parse_args()
     check_base()
     base = torch_packages()
     make_environment(arguments.target)
-    requirements, constraints = plan(arguments.pyproject.read_text(), arguments.constraints.read_text(), base)
+    requirements, constraints = plan(
+        arguments.pyproject.read_text(), arguments.constraints.read_text(), base, arguments.extra
+    )
     lists = {"requirements.txt": requirements, "constraints.txt": constraints}
     for name, lines in lists.items():
         (arguments.target / name).write_text("".join(f"{line}\n" for line in lines))
@@ -66,7 +70,7 @@ def torch_packages() -> dict[str, str]:
     return {name: version for name, version in found.items() if FROM_THE_BASE.fullmatch(name)}
 
 
-def plan(pyproject: str, constraints: str, base: dict[str, str]) -> tuple[list[str], list[str]]:
+def plan(pyproject: str, constraints: str, base: dict[str, str], extra: str = "") -> tuple[list[str], list[str]]:
     """Requirement and constraint lines: the project's, less what the base has, which is held at its version."""
     import tomllib  # not at the top: an older Python must get as far as check_base
 
@@ -74,7 +78,7 @@ def plan(pyproject: str, constraints: str, base: dict[str, str]) -> tuple[list[s
     wanted = [*project["dependencies"], *project["optional-dependencies"]["airflow"], *DEPLOYMENT]
     if "torch-musa" in base:
         wanted += project["optional-dependencies"]["musa"]
-    elif "torch" in base:
+    elif extra == "cuda" or "torch" in base:
         wanted += project["optional-dependencies"]["cuda"]
     pins = [line for line in constraints.splitlines() if line and not line.startswith("#")]
     return (

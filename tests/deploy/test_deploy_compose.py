@@ -299,6 +299,8 @@ def test_device_profiles_differ_only_in_image_and_devices() -> None:
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     assert musa["runtime"] == "mthreads" and musa["environment"]["MTHREADS_VISIBLE_DEVICES"] == "all"
     assert "vllm-omni:magi-2-preview@sha256:2785b4626d1d" in musa["build"]["args"]["BASE_IMAGE"]
+    assert cuda["build"]["args"]["BASE_IMAGE"] == cpu["build"]["args"]["BASE_IMAGE"]
+    assert cuda["build"]["args"]["EXTRA"] == "cuda"
     special = {"profiles", "image", "build", "deploy", "runtime", "environment"}
     assert {key: cuda[key] for key in cuda if key not in special} == {
         key: musa[key] for key in musa if key not in special

@@ -83,7 +83,7 @@ PYPROJECT = """
 dependencies = ["numpy>=2", "torch>=2.11", "typer"]
 [project.optional-dependencies]
 airflow = ["apache-airflow>=3.3,<3.4"]
-cuda = ["triton>=3.6"]
+cuda = ["fa3-fwd>=0.0.3", "triton>=3.6"]
 musa = ["torchada>=0.1.103", "triton>=3.6"]
 """
 CONSTRAINTS = "# pins\nnumpy==2.4.6\ntorch==2.13.0\ntriton==3.7.1\ntorchada==0.1.103\ncelery==5.6.3\n"
@@ -93,8 +93,8 @@ CONSTRAINTS = "# pins\nnumpy==2.4.6\ntorch==2.13.0\ntriton==3.7.1\ntorchada==0.1
     ("base", "asked", "held"),
     [
         ({}, ["numpy", "torch", "typer"], "torch==2.13.0"),
-        ({"torch": "2.13.0+cu126", "triton": "3.7.1"}, ["numpy", "typer"], "torch==2.13.0+cu126"),
-        ({"torch": "2.13.0+cu126"}, ["numpy", "typer", "triton"], "torch==2.13.0+cu126"),
+        ({"torch": "2.13.0+cu126", "triton": "3.7.1"}, ["numpy", "typer", "fa3-fwd"], "torch==2.13.0+cu126"),
+        ({"torch": "2.13.0+cu126"}, ["numpy", "typer", "fa3-fwd", "triton"], "torch==2.13.0+cu126"),
         (
             {"torch": "2.11.0.post1+musa5.2.0", "torch-musa": "2.11.0.post1+musa5.2.0", "triton": "3.6.0"},
             ["numpy", "typer", "torchada"],
@@ -111,6 +111,12 @@ def test_the_bases_torch_is_kept(base: dict[str, str], asked: list[str], held: s
     assert {"apache-airflow", "apache-airflow-providers-celery", "apache-airflow-providers-postgres"} <= set(names)
     assert [line for line in constraints if line.startswith("torch==")] == [held]
     assert "celery==5.6.3" in constraints and "numpy==2.4.6" in constraints
+
+
+def test_a_base_without_torch_gets_what_cuda_needs_when_asked() -> None:
+    requirements, constraints = builder().plan(PYPROJECT, CONSTRAINTS, {}, "cuda")
+    assert {"torch>=2.11", "fa3-fwd>=0.0.3", "triton>=3.6"} <= set(requirements)
+    assert {"torch==2.13.0", "triton==3.7.1"} <= set(constraints)
 
 
 @pytest.mark.slow
