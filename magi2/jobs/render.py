@@ -55,7 +55,7 @@ from magi2.stages.progress import Progress
 from magi2.stages.render import Outcome, run_stage
 from magi2.types import Clip, StageName
 
-PAUSE_S = 5.0
+PAUSED_S = 5.0
 """Until a render that has to wait asks again."""
 
 
@@ -153,7 +153,7 @@ class ClipRender:
                 )
             except PausedError as error:
                 self._progress.waiting(str(error))
-                time.sleep(PAUSE_S)
+                time.sleep(PAUSED_S)
 
     def _compute(self, stages: Iterable[StageName]) -> Compute:
         layouts = {stage: stage_layout(stage, self._layout, self._deployment.settings) for stage in stages}

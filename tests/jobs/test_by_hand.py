@@ -70,7 +70,7 @@ def deployment(tmp_path: Path) -> SampleDeployment:
 def groups(deployment: SampleDeployment, monkeypatch: pytest.MonkeyPatch) -> Groups:
     groups = Groups(deployment)
     monkeypatch.setattr(launch, "Launcher", lambda limits: groups)
-    monkeypatch.setattr(render, "PAUSE_S", 0)
+    monkeypatch.setattr(render, "PAUSED_S", 0)
     return groups
 
 

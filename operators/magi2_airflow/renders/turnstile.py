@@ -9,12 +9,12 @@ import anyio
 from fastapi.responses import JSONResponse
 
 from magi2_airflow.renders.asgi import App, Message, Receive, Send
+from magi2_airflow.renders.lane import RETRY_AFTER_S
 
 AT_WORK = 10
 """Each uses one thread at a time, of the 40 that all routes of a process share."""
 WAITING = 30
 QUEUE_S = 10.0
-RETRY_AFTER_S = 5
 
 
 class Turnstile:
