@@ -66,7 +66,7 @@ def make_and_judge(jobs: Sequence[Job], work: Work) -> list[Judged]:
 def _rendered(clips: Sequence[Clip], work: Work) -> Iterator[tuple[ArtifactStore, Outcome]]:
     """The clips of each profile in turn: what two of them share is made for the first and found by the second."""
     deployment = Deployment(work.settings)
-    for outcome in ClipRender(clips, work.profiles, deployment, progress=Silent()).render():
+    for outcome in ClipRender(clips, work.profiles, deployment, name="measure", progress=Silent()).render():
         yield deployment.store, outcome
 
 

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
+from typing import Any
 
 import typer
 
+from magi2.batches.rerun import DAG_ID
 from magi2.cli.airflow import deployed_pools, find_pool
 from magi2.cli.airflow_api import AirflowApi
 from magi2.cli.console import AS_JSON, print_json, results
@@ -103,18 +105,24 @@ def _ask_airflow(settings: Settings) -> Iterator[Finding]:
     slots = ", ".join(f"{name} {pool['slots']}" for name, pool in pools.items() if pool)
     hint = f"there is no {', '.join(missing)}: tasks in it wait for ever (magi2 airflow setup creates them)"
     yield Finding("pools", not missing, hint if missing else f"slots: {slots}")
+    yield _dag_finding(api.find(f"/api/v2/dags/{DAG_ID}"))
     try:
         found = api.ask("GET", "/renders/api/airflow")
-    except (
-        InputError,
-        InfrastructureError,
-    ) as error:  # Airflow answers for what no plugin serves, by a page of its own
+    except (InputError, InfrastructureError) as error:  # a path that no plugin serves has a page of Airflow's own
         why = f"install magi2 where the API server runs, and start it again: {error}"
         yield Finding("plugin", False, why)
         return
     yield Finding("plugin", True, "the page Renders is there")
     problems = [problem for problem in found["problems"] if "no pool" not in problem]
     yield Finding("runs", not problems, "; ".join(problems) or "nothing that they would wait for")
+
+
+def _dag_finding(dag: dict[str, Any] | None) -> Finding:
+    if dag is None:
+        return Finding("dag", False, f"Airflow has not read {DAG_ID}: is the folder of our DAGs one of its bundles?")
+    if dag["is_paused"]:
+        return Finding("dag", None, f"{DAG_ID} is paused: its runs wait until somebody switches it on")
+    return Finding("dag", True, f"{DAG_ID} is on")
 
 
 def _profile(settings: Settings, profile: str) -> Finding:

@@ -13,7 +13,7 @@ import os
 import pwd
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -40,7 +40,7 @@ from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.book import RecipeBook
 from magi2.report import build_report, save_report
 from magi2.runtime.job import StageJob
-from magi2.runtime.lock import work_lock
+from magi2.runtime.lock import HeldLock, work_lock
 from magi2.runtime.process import has_ended, this_process
 from magi2.types import Clip, StageName, profile_stages
 
@@ -108,8 +108,7 @@ def batch_by_hand(
     Raises: what the store, the planner and the block do; an error of the report only where the block raised none.
     """
     batch_id = asked.batch_id
-    lock = work_lock(deployment.settings.store, _LOCK, batch_id, timeout_s=math.inf, on_wait=lambda holder: on_wait())
-    with lock:
+    with batch_lock(deployment, batch_id, on_wait):
         batch = patience(lambda: _begin(asked, batch_id, deployment))
         try:
             yield batch
@@ -121,6 +120,12 @@ def batch_by_hand(
                 logger.error("batch %s has no report: %s", batch_id, second)
             raise
         patience(batch.report)
+
+
+def batch_lock(deployment: Deployment, batch_id: str, on_wait: Callable[[], None]) -> AbstractContextManager[HeldLock]:
+    """What keeps every other process of this user on this host from the batch; `on_wait` is told that one has it."""
+    store = deployment.settings.store
+    return work_lock(store, _LOCK, batch_id, timeout_s=math.inf, on_wait=lambda holder: on_wait())
 
 
 def settle_lost(deployment: Deployment) -> list[str]:

@@ -6,7 +6,6 @@ the catalog lists its artifacts, and nothing else of it stays.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +14,17 @@ from functools import cache, partial
 from itertools import chain
 
 from magi2 import platform
-from magi2.artifacts.store import ArtifactStore, Patience
+from magi2.artifacts.store import Patience
 from magi2.batches.documents import remove_batch
 from magi2.batches.leases import LeaseKeeper, end_lease
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
 from magi2.batches.results import write_results
+from magi2.batches.schema import ByHand
 from magi2.catalog.gate import CancelCheck
 from magi2.config.profile import Profile
 from magi2.deployment import Deployment
 from magi2.errors import PausedError
-from magi2.jobs.by_hand import COMMAND_LINE, Asked, BatchByHand, batch_by_hand
+from magi2.jobs.by_hand import COMMAND_LINE, Asked, BatchByHand, batch_by_hand, batch_lock
 from magi2.jobs.launch import launch, stage_result
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
@@ -46,6 +46,7 @@ from magi2.runtime.events import (
 )
 from magi2.runtime.job import StageJob
 from magi2.runtime.lock import artifact_locks
+from magi2.runtime.process import this_process
 from magi2.runtime.progress import EventTeller
 from magi2.runtime.store_wait import StoreWait
 from magi2.stages.context import StageContext
@@ -104,9 +105,10 @@ class ClipRender:
         compute = self._compute([name])
         recorder = CatalogRecorder.of(self._deployment)
         results: list[StageResult] = []
-        store, address = self._deployment.store, self._deployment.settings.store
+        address = self._deployment.settings.store
         for profile, clips in self._groups:
-            with _saved_batch(clips, profile, store, self._patience) as batch:
+            asked = Asked(clips, {profile.digest(): profile}, f"stage {name.value}")
+            with _saved_batch(asked, self._deployment, self._progress.waiting, self._patience) as batch:
                 job = StageJob(batch.batch_id, 0, name, address, store_identity=self._deployment.store_identity)
                 made = self._run(job, compute, None)
             recorder.on_artifacts(name, [result.key for result in made if result.key])
@@ -242,24 +244,29 @@ class _Teller:
 
 @contextmanager
 def _saved_batch(
-    clips: Sequence[Clip], profile: Profile, store: ArtifactStore, patience: Patience
+    asked: Asked, deployment: Deployment, on_wait: Callable[[], None], patience: Patience
 ) -> Iterator[BatchPlan]:
-    """A batch of all clips in one shard, so that each model is loaded once. Nobody looks for it afterwards."""
-    profiles = {profile.digest(): profile}
+    """A batch of clips of one profile in one shard, so that each model is loaded once. Nobody looks for it afterwards.
+
+    Where its process is killed its documents stay until the same stage of the same clips is asked for again.
+    """
+    store, batch_id = deployment.store, asked.batch_id
     plan = BatchPlan(
-        batch_id=secrets.token_hex(8),  # its own, so that whoever works on the same clips meanwhile keeps theirs
-        name=COMMAND_LINE,
-        source=COMMAND_LINE,
+        batch_id=batch_id,
+        name=asked.name,
+        source=asked.source,
         options=BatchOptions(),
-        shards=pack_shards(clips, profiles, clips_per_shard=len(clips)),
+        shards=pack_shards(asked.clips, asked.profiles, clips_per_shard=len(asked.clips)),
         cached=(),
         refused=(),
         missing={},
-        profiles=profiles,
+        profiles=asked.profiles,
+        by_hand=ByHand(process=this_process(), attempt=1),
     )
-    try:
-        patience(lambda: save_plan(plan, store))
-        yield plan
-    finally:
-        remove_batch(store, plan.batch_id)
-        end_lease(store, plan.batch_id, 0)
+    with batch_lock(deployment, batch_id, on_wait):
+        try:
+            patience(lambda: save_plan(plan, store))
+            yield plan
+        finally:
+            remove_batch(store, batch_id)
+            end_lease(store, batch_id, 0)

@@ -38,7 +38,7 @@ def magi2(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def findings(magi2: Magi2) -> dict[str, tuple[bool, str]]:
     """What the doctor says of Airflow."""
     told = magi2("doctor", "--profile", "tiny", "--airflow")
-    names = ("airflow", "pools", "plugin", "runs")
+    names = ("airflow", "pools", "dag", "plugin", "runs")
     return {each["what"]: (each["works"], each["says"]) for each in told["findings"] if each["what"] in names}
 
 
@@ -62,7 +62,12 @@ def test_missing_pool_is_told_by_the_first_task_and_set_up_by_one_command(lackin
     assert said in problem
     assert lacking.airflow.request("GET", "/renders/ready") == {"missing_pools": [LACKING], "queues_without_worker": []}
     told = findings(magi2)
-    assert told["airflow"][0] and told["plugin"][0] and told["runs"] == (True, "nothing that they would wait for")
+    assert (
+        told["airflow"][0]
+        and told["dag"][0]
+        and told["plugin"][0]
+        and told["runs"] == (True, "nothing that they would wait for")
+    )
     assert told["pools"][0] is False and LACKING in told["pools"][1]
 
     done = magi2("airflow", "setup", "--gpu8", "2")

@@ -108,7 +108,7 @@ TABLE = [
     Row(
         "magi2.jobs.render",
         "artifacts batches catalog.gate config deployment errors jobs parallel.layout platform recipes runtime.events "
-        "runtime.job runtime.lock runtime.progress runtime.store_wait stages types",
+        "runtime.job runtime.lock runtime.process runtime.progress runtime.store_wait stages types",
         heavy=True,
     ),
     Row(

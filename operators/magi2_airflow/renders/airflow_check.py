@@ -61,7 +61,8 @@ class AirflowCheck:
             yield f"Airflow has no pool {', '.join(pools)}: its tasks wait for ever (magi2 airflow setup creates them)"
         if queues := queues_without_worker():
             yield f"no worker serves the queue {', '.join(queues)}: tasks in it wait until one is started"
-        yield from _dag_problem()
+        if waiting := _waiting_runs():
+            yield f"the DAG {DAG_ID} is paused: {waiting} of its runs wait until somebody switches it on"
         for run_id in _planned_runs():
             if self._overview.batch_of_run(DAG_ID, run_id) is None:
                 yield (
@@ -104,12 +105,10 @@ def _find_idle_queues() -> list[str]:
 _missing_pools, _idle_queues = Recent(_find_missing_pools), Recent(_find_idle_queues)
 
 
-def _dag_problem() -> Iterator[str]:
+def _waiting_runs() -> int:
+    """Runs that wait until somebody switches their DAG on."""
     dag = DagModel.get_dagmodel(DAG_ID)
-    if dag is None or dag.is_stale:
-        yield f"Airflow has not read the DAG {DAG_ID}: is the folder of our DAGs one of its bundles?"
-    elif dag.is_paused:
-        yield f"the DAG {DAG_ID} is paused: its runs wait until somebody switches it on"
+    return len(DagRun.find(dag_id=DAG_ID, state=DagRunState.QUEUED)) if dag is not None and dag.is_paused else 0
 
 
 def _planned_runs() -> list[str]:
