@@ -6,7 +6,8 @@
 ARG BASE_IMAGE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 FROM ${BASE_IMAGE}
 
-# An index with a CPU build of torch keeps the CPU image small; empty takes the default index's build.
+# An index with a CPU build of torch keeps the CPU image small; empty takes the default index's build. Torch comes from
+# it alone, all else by hash from the default index.
 ARG TORCH_INDEX_URL=
 # cuda adds Triton and FlashAttention-3.
 ARG EXTRA=
@@ -23,20 +24,22 @@ RUN if { [ "$EXTRA" = cuda ] || python3 -c 'import importlib.util, sys; sys.exit
         && rm -rf /var/lib/apt/lists/*; \
     fi
 
-# Dependencies first: this layer changes only with their two lists.
-COPY pyproject.toml constraints.txt configs/deploy/environment.py /opt/magi2/build/
+# Dependencies first: this layer changes only with their lists.
+COPY pyproject.toml constraints.txt configs/deploy/environment.py configs/deploy/hashes.txt /opt/magi2/build/
 RUN cd /opt/magi2/build \
-    && python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt --torch-index "$TORCH_INDEX_URL" --extra "$EXTRA"
+    && python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt hashes.txt \
+        --torch-index "$TORCH_INDEX_URL" --extra "$EXTRA"
 
 # Group 0, so that the folders also work under another uid given at run time.
 RUN useradd --uid 50000 --gid 0 --create-home magi2 \
-    && install --directory --owner 50000 --group 0 --mode 0775 \
+    && install --directory --owner 50000 --group 0 --mode 0770 \
         /var/lib/magi2 /var/lib/magi2/airflow /var/lib/magi2/auth /var/lib/magi2/logs /var/lib/magi2/scratch \
         /srv/magi2 /srv/magi2/inbox
 
 # The package is installed in place: it finds configs/ beside it, and Airflow finds dags/.
 COPY . /opt/magi2/app
-RUN python3 -m pip --python /opt/magi2/venv/bin/python install --no-cache-dir --no-deps --editable /opt/magi2/app
+RUN python3 -m pip --python /opt/magi2/venv/bin/python install --no-cache-dir --no-deps --no-build-isolation \
+        --editable /opt/magi2/app
 
 ENV PATH=/opt/magi2/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \

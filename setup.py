@@ -9,7 +9,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = ("configs", "dags")
-UNSHIPPED = ("__pycache__", "*.pyc", "environment.py", "init.py", "create_catalog.sh", "airflow.env")
+UNSHIPPED = ("__pycache__", "*.pyc", "environment.py", "hashes.txt", "init.py", "create_catalog.sh", "airflow.env")
 """Parts of the image, which is built from a checkout."""
 
 

@@ -36,7 +36,8 @@ for spec in map(importlib.util.find_spec, sys.argv[1:]):
     print(spec and spec.origin)
 """
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, f'build_{sys.argv[1]}')(sys.argv[2])"
-IN_THE_IMAGE = {f"configs/deploy/{name}" for name in ("airflow.env", "create_catalog.sh", "environment.py", "init.py")}
+OF_THE_IMAGE = ("airflow.env", "create_catalog.sh", "environment.py", "hashes.txt", "init.py")
+IN_THE_IMAGE = {f"configs/deploy/{name}" for name in OF_THE_IMAGE}
 SHIPPED = """
 import json, magi2, sys
 from magi2.cli import airflow, main

@@ -2,12 +2,12 @@
 
 A base image for an accelerator brings a torch built for that accelerator (and triton, torch_musa, torchada) that no
 index has. So the new environment sees the base's packages, and whatever belongs to torch is taken from there: pip is
-neither asked for it nor allowed to replace it. Everything else is installed beside it, at the versions of
-constraints.txt, and hides an older copy in the base. A base without torch gets the pinned one; with `--extra cuda` what
-an NVIDIA accelerator needs besides.
+neither asked for it nor allowed to replace it. Everything else is installed beside it from files with known hashes, at
+the versions of constraints.txt, and hides an older copy in the base. Only then comes what the base lacks of torch and
+Triton, and with `--extra cuda` of FlashAttention, at the pinned version, from the index that is given and no other.
 
 Run by the base's own Python, with the standard library alone:
-    python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt --torch-index URL
+    python3 environment.py /opt/magi2/venv pyproject.toml constraints.txt hashes.txt --torch-index URL
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 MINIMUM_PYTHON = (3, 11)
-FROM_THE_BASE = re.compile(r"(torch|torchada|torchvision|torchaudio|torch-musa|triton.*|nvidia-.*)")
+FROM_THE_BASE = re.compile(r"(torch|torchada|torchvision|torchaudio|torch-musa|triton.*|fa3-fwd|nvidia-.*|cuda-.*)")
 DEPLOYMENT = ("apache-airflow-providers-celery", "apache-airflow-providers-postgres")
 
 
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("pyproject", type=Path)
     parser.add_argument("constraints", type=Path)
+    parser.add_argument("hashes", type=Path)
     parser.add_argument("--torch-index", default="", help="index with a torch for bases that have none")
     parser.add_argument("--extra", default="", choices=["", "cuda"], help="optional dependencies of the project")
     arguments = parser.parse_args()
@@ -40,14 +41,24 @@ def main() -> None:
     requirements, constraints = plan(
         arguments.pyproject.read_text(), arguments.constraints.read_text(), base, arguments.extra
     )
-    lists = {"requirements.txt": requirements, "constraints.txt": constraints}
+    torch = [line for line in requirements if FROM_THE_BASE.fullmatch(_name(line))]
+    lists = {"hashes.txt": [arguments.hashes.read_text()], "torch.txt": torch, "constraints.txt": constraints}
     for name, lines in lists.items():
         (arguments.target / name).write_text("".join(f"{line}\n" for line in lines))
-    command = [*(sys.executable, "-m", "pip", "--python", str(arguments.target / "bin" / "python"), "install")]
-    command += ["--no-cache-dir", "--requirement", str(arguments.target / "requirements.txt")]
-    command += ["--constraint", str(arguments.target / "constraints.txt")]
-    command += ["--extra-index-url", arguments.torch_index] if arguments.torch_index and "torch" not in base else []
-    subprocess.run(command, check=True)
+    for command in commands(
+        arguments.target, arguments.torch_index if "torch" not in base else "", with_torch=bool(torch)
+    ):
+        subprocess.run(command, check=True)
+
+
+def commands(target: Path, torch_index: str, *, with_torch: bool) -> list[list[str]]:
+    """What installs the lists that lie in `target`: everything by its hash, then what belongs to torch."""
+    pip = [sys.executable, "-m", "pip", "--python", str(target / "bin" / "python"), "install", "--no-cache-dir"]
+    hashed = [*pip, "--require-hashes", "--no-deps", "--requirement", str(target / "hashes.txt")]
+    if not with_torch:
+        return [hashed]
+    torch = [*pip, "--requirement", str(target / "torch.txt"), "--constraint", str(target / "constraints.txt")]
+    return [hashed, [*torch, *(("--index-url", torch_index) if torch_index else ())]]
 
 
 def check_base() -> None:

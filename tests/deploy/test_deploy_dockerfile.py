@@ -6,10 +6,13 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.deploy.deploy_compose import REPOSITORY
 
@@ -117,6 +120,54 @@ def test_a_base_without_torch_gets_what_cuda_needs_when_asked() -> None:
     requirements, constraints = builder().plan(PYPROJECT, CONSTRAINTS, {}, "cuda")
     assert {"torch>=2.11", "fa3-fwd>=0.0.3", "triton>=3.6"} <= set(requirements)
     assert {"torch==2.13.0", "triton==3.7.1"} <= set(constraints)
+
+
+HASHED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+
+
+def hashed() -> dict[str, str]:
+    """Versions by normal name of the packages that are installed by their hashes."""
+    text = (REPOSITORY / "configs" / "deploy" / "hashes.txt").read_text()
+    found = {builder().normal(name): version for name, version, _ in HASHED.findall(text)}
+    lines = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
+    assert len(lines) == len(found), "a package without a hash"
+    return found
+
+
+def test_hashes_are_those_of_the_pinned_versions() -> None:
+    normal = builder().normal
+    pins = [line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if "==" in line]
+    pinned = {normal(name): version for name, version in pins}
+    assert {name: version for name, version in hashed().items() if pinned.get(name, version) != version} == {}
+    assert hashed().keys() - pinned.keys() == {"setuptools"}, "which builds the project"
+
+
+def test_every_package_of_the_image_but_torchs_has_its_hash() -> None:
+    """What the project and its extra for Airflow need in turn, as the packages installed here say."""
+    module, needed = builder(), set()
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["airflow"]]]
+    while waiting:
+        requirement = waiting.pop()
+        name, extras = module.normal(requirement.name), requirement.extras or {""}
+        if (name, *sorted(extras)) in needed or module.FROM_THE_BASE.fullmatch(name):
+            continue
+        needed.add((name, *sorted(extras)))
+        for line in metadata.requires(name) or ():
+            found = Requirement(line)
+            if found.marker is None or any(found.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(found)
+    assert {name for name, *_ in needed} <= hashed().keys()
+    assert not [name for name in hashed() if module.FROM_THE_BASE.fullmatch(name)]
+
+
+@pytest.mark.parametrize("index", ["", "https://torch.example/cpu"])
+def test_torch_comes_from_its_own_index_alone(index: str, tmp_path: Path) -> None:
+    first, second = builder().commands(tmp_path, index, with_torch=True)
+    assert {"--require-hashes", "--no-deps"} <= set(first) and not any("index" in word for word in first)
+    assert not {"--require-hashes", "--extra-index-url"} & set(second)
+    assert (second[second.index("--index-url") + 1] if "--index-url" in second else "") == index
+    assert builder().commands(tmp_path, index, with_torch=False) == [first]
 
 
 @pytest.mark.slow
