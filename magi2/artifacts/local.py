@@ -22,7 +22,7 @@ from magi2.artifacts.base import BlobStore
 from magi2.artifacts.blobs import Blob
 from magi2.artifacts.disk import forget_pages, last_change, link_file, place_file, remove_if_empty, rename_file
 from magi2.artifacts.store import new_attempt
-from magi2.errors import InfrastructureError
+from magi2.errors import AwayError, InfrastructureError
 from magi2.files import disk_errors, make_store_folder, store_modes, sync_file, sync_folder, write_durably
 
 SCRATCH = "scratch"
@@ -30,10 +30,15 @@ _NO_LINKS = "put the store on a file system with hard links, such as ext4, xfs o
 
 
 class LocalStore(BlobStore):
-    """An `ArtifactStore` in `root`, which is made when first written to. `clock` gives seconds since 1970."""
+    """An `ArtifactStore` in `root`, which is made when first written to. `clock` gives seconds since 1970.
+
+    A root that was there and is gone, as one that was moved or unmounted, is not made anew by an artifact or a document
+    that is replaced: that is an AwayError.
+    """
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root = root.absolute()
+        self._was_there = False
         super().__init__(self.root / SCRATCH, clock, scratch_root=self.root)
         self._reads_disk = False
 
@@ -73,7 +78,9 @@ class LocalStore(BlobStore):
             try:
                 if self._reads_disk:
                     forget_pages(self.root / name)
-                return (self.root / name).read_bytes()
+                content = (self.root / name).read_bytes()
+                self._was_there = True
+                return content
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
@@ -85,7 +92,21 @@ class LocalStore(BlobStore):
                 return None
             return state.st_size if stat.S_ISREG(state.st_mode) else None
 
+    @contextmanager
+    def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
+        self._check_root()
+        with super().stage_folder(stage, key) as folder:
+            yield folder
+
+    def _check_root(self) -> None:
+        with disk_errors(self.root):
+            is_there = self.root.is_dir()
+        if self._was_there and not is_there:
+            raise AwayError(f"{self.root}: was there and is gone, as a folder that is not mounted any more")
+        self._was_there = is_there
+
     def _upload(self, path: Path, name: str, sha256: str) -> None:
+        self._check_root()
         target = self.root / name
         with disk_errors(target):
             sync_file(path)
@@ -128,6 +149,7 @@ class LocalStore(BlobStore):
         return True
 
     def _replace(self, name: str, content: bytes) -> None:
+        self._check_root()
         target = self.root / name
         with disk_errors(target), self._temporary(content) as source:
             rename_file(source, target, root=self.root)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from magi2.artifacts import (
     save_tensors,
 )
 from magi2.artifacts.address import canonical_address
-from magi2.errors import ConfigError, ContractError, CorruptedArtifactError, InfrastructureError
+from magi2.errors import AwayError, ConfigError, ContractError, CorruptedArtifactError, InfrastructureError
 
 RECIPE = Recipe("preview", 1, seed=7)
 
@@ -220,3 +221,21 @@ def test_bucket_address_is_kept() -> None:
     assert open_store("s3://clips?public_endpoint=").link_origin is None
     assert open_store("s3://clips?public_endpoint=HTTPS://Host").link_origin == "https://Host"
     assert open_store("s3://clips").url == "s3://clips/?endpoint=https%3A%2F%2Fs3.amazonaws.com"
+
+
+def test_root_that_is_gone_is_not_made_anew_and_is_used_again_when_it_is_back(tmp_path: Path) -> None:
+    LocalStore(tmp_path / "store").put_document("a.json", b"{}")
+    store = LocalStore(tmp_path / "store")
+    assert store.get_document("a.json") == b"{}"
+    store.root.rename(tmp_path / "unmounted")
+    writes: list[Callable[[], object]] = [
+        lambda: store.put_document("b.json", b"{}"),
+        lambda: store.stage_folder("mux", "0" * 64).__enter__(),
+    ]
+    for write in writes:
+        with pytest.raises(AwayError, match="was there and is gone"):
+            write()
+    assert store.get_document("a.json") is None and not store.root.exists()
+    (tmp_path / "unmounted").rename(store.root)
+    store.put_document("b.json", b"{}")
+    assert sorted(path.name for path in (store.root / "documents").iterdir()) == ["a.json", "b.json"]
