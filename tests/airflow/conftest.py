@@ -17,18 +17,11 @@ import yaml
 from magi2.catalog.migrate import migrate
 from magi2.config.settings import Settings
 from tests.airflow import airflow_site, fault_site
-from tests.airflow.fault_site import DAG_ID, Calm, Servers, Task
+from tests.airflow.fault_site import DAG_ID, IMPATIENT, Calm, Servers, Task
 from tests.real_servers import postgresql, seaweedfs
 from tools.local_airflow import LocalAirflow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-IMPATIENT = {
-    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
-    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @pytest.fixture(scope="package")

@@ -33,6 +33,13 @@ from tests.render_helpers import SMALL, SMALL_REFINED
 from tools.local_airflow import LocalAirflow
 
 DAG_ID = "magi2_render_batch"
+IMPATIENT = {
+    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+    "OMP_NUM_THREADS": "1",
+}
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
 START_TIMEOUT_S, RUN_TIMEOUT_S = 400.0, 400.0
 VICTIMS = ("worker", "task", "supervisor", "scheduler")

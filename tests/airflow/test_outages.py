@@ -24,9 +24,9 @@ from magi2.catalog.rebuild import rebuild
 from magi2.runtime.run_folder import run_folder
 from magi2.types import StageName
 from tests.airflow.airflow_site import wait_until
-from tests.airflow.conftest import IMPATIENT
 from tests.airflow.fault_site import (
     DAG_ID,
+    IMPATIENT,
     START_TIMEOUT_S,
     Servers,
     Site,
