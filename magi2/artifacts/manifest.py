@@ -23,6 +23,9 @@ FORMAT = 2
 PAYLOAD_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _MAX_NAME = 128  # characters; with the attempt's token far below the 255 bytes of a file name
 
+MADE_BY = "made_by"
+"""Entry of a manifest's report: the versions of the libraries and programs that made the artifact, by name."""
+
 T = TypeVar("T")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from sqlalchemy import Connection, select
 
+from magi2.artifacts.manifest import MADE_BY
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import batch_folder, batch_ids, fault_of, find_faults
 from magi2.batches.images import image_digests, image_name, read_image
@@ -43,6 +44,21 @@ def verify(
     yield from _check_batches(store, catalog, images)
     for digest in sorted(images) if digests else ():
         yield from _check_image(store, digest)
+
+
+def made_by_others(store: ArtifactStore, catalog: Catalog, here: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Artifacts that another set of libraries and programs than `here` made: place, and what differs or is not known.
+
+    Of a manifest's set only the names in `here` count. Damaged artifacts are left to `verify`.
+    """
+    for pair in pairs(store, catalog.artifacts):
+        if pair.manifest is None:
+            continue
+        made_by = pair.manifest.report.get(MADE_BY)
+        if not isinstance(made_by, dict):
+            yield pair.place, "its manifest names no set"
+        elif differs := [f"{name}: {made_by.get(name)}" for name in here if made_by.get(name) != here[name]]:
+            yield pair.place, ", ".join(differs)
 
 
 def _check_artifact(store: ArtifactStore, catalog: Catalog, pair: Pair, *, digests: bool) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from magi2.config.settings import Settings
 
 if TYPE_CHECKING:
     from magi2.catalog.compare import Problem
+    from magi2.deployment import Deployment
 
 app = typer.Typer(help="Look after the catalog of batches, clips and artifacts.", no_args_is_help=True)
 
@@ -56,6 +57,7 @@ def rebuild_command(
 
 def verify_command(
     digests: bool = typer.Option(True, help="Compare every payload with its SHA-256, which reads every byte."),
+    made_by: bool = typer.Option(False, "--made-by", help="Only list what other versions than these here have made."),
     as_json: bool = AS_JSON,
 ) -> None:
     """Check that every manifest's files and every reference image are there and whole, and that store and catalog say
@@ -66,6 +68,9 @@ def verify_command(
     from magi2.deployment import Deployment
 
     deployment = Deployment.from_environment()
+    if made_by:
+        _list_others(deployment, as_json)
+        return
     problems = []
     for problem in verify(deployment.store, deployment.catalog, digests=digests):
         problems.append(problem)
@@ -86,6 +91,20 @@ def verify_command(
         results.print(f"{artifacts} artifacts in the catalog, {held}, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
+
+
+def _list_others(deployment: Deployment, as_json: bool) -> None:
+    from magi2.catalog.verify import made_by_others
+    from magi2.stages.software import here
+
+    this = here(deployment.settings)
+    others = list(made_by_others(deployment.store, deployment.catalog, this))
+    if as_json:
+        print_json({"here": this, "others": [{"place": place, "differs": text} for place, text in others]})
+        return
+    for place, text in others:
+        results.print(f"{place}: {text}")
+    results.print(f"{len(others)} artifacts of another set than " + ", ".join(f"{k} {v}" for k, v in this.items()))
 
 
 def _print_problem(problem: Problem) -> None:

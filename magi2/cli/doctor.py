@@ -75,6 +75,8 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
         ("accelerator", _accelerator),
         ("torchada", _torchada),
         ("ffmpeg", _ffmpeg),
+        ("libraries", _libraries),
+        ("kernels", _kernels),
         ("store", _store),
         ("weights", _weights),
         ("endpoint", _endpoint),
@@ -173,6 +175,18 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
     return Finding(
         "ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} delivers, with {delivery.encoder}, ffv1, aac{instead}"
     )
+
+
+def _libraries(settings: Settings, profile: str) -> Finding:
+    from magi2.stages.software import libraries
+
+    return Finding("libraries", True, ", ".join(f"{name}: {version}" for name, version in libraries().items()))
+
+
+def _kernels(settings: Settings, profile: str) -> Finding:
+    from magi2.stages.software import kernels_of
+
+    return Finding("kernels", True, kernels_of(load_profile(profile, settings.configs), settings))
 
 
 def _store(settings: Settings, profile: str) -> Finding:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 _CHOSEN: dict[str, str] = {}
 
 CHOSEN: Mapping[str, str] = MappingProxyType(_CHOSEN)
 """`attention`, `experts` and `window attention`, as far as they were asked for, to the name of what computes them."""
+
+
+def kernels_at_work(steps: Iterable[str]) -> str:
+    """What computes each of the steps, as one line; plain torch where no kernel was chosen."""
+    return ", ".join(f"{step}: {CHOSEN.get(step, 'torch')}" for step in steps) or "none"
 
 
 def choose(step: str, kernel: str) -> None:

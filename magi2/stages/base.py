@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from magi2 import platform
-from magi2.artifacts.manifest import Manifest, ManifestDraft
+from magi2.artifacts.manifest import MADE_BY, Manifest, ManifestDraft
 from magi2.artifacts.recipe import Recipe, sha256_file
 from magi2.artifacts.tensors import save_tensors
 from magi2.errors import (
@@ -30,6 +30,7 @@ from magi2.files import machine_error
 from magi2.recipes.result import StageResult
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import TENSORS, Contract, check_contract, check_promise, contract_of
+from magi2.stages.software import made_by
 from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Stage(ABC, Generic[Models]):
     """Base of all stages. Subclasses say what determines the artifact, what to load, and how to make one."""
 
     name: ClassVar[StageName]
+    kernels: ClassVar[tuple[str, ...]] = ()
+    """Steps of `magi2.kernels.chosen` that this stage may compute by kernels."""
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
@@ -186,9 +189,14 @@ class Stage(ABC, Generic[Models]):
         """A callback that reports the clip's denoising steps."""
         return lambda done, total: self.context.progress.step(self.name, clip, done, total)
 
-    def _circumstances(self) -> dict[str, str]:
-        """What does not decide an artifact's bits, for people."""
-        return {"profile": self.context.book.profile.name, "layout": str(self.context.team.mesh.layout)}
+    def _circumstances(self) -> dict[str, Any]:
+        """What no recipe names, for people: the settings' names, and the set of libraries and programs at work."""
+        context = self.context
+        return {
+            "profile": context.book.profile.name,
+            "layout": str(context.team.mesh.layout),
+            MADE_BY: made_by(context.ffmpeg, self.kernels),
+        }
 
     def clip_error(self, error: Exception) -> Magi2Error:
         """The error as one of a single clip, with the sizes when memory was short."""

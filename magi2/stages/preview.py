@@ -50,6 +50,7 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
     """Writes the latents of the preview and the random stream's position, from which the refiner goes on."""
 
     name: ClassVar[StageName] = StageName.PREVIEW
+    kernels = ("attention", "experts")
 
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)

@@ -44,6 +44,7 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
     """Writes refined video latents. Its noise continues the preview's random stream, in this run or a later one."""
 
     name: ClassVar[StageName] = StageName.REFINE
+    kernels = ("window attention",)
 
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)

@@ -52,10 +52,11 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
     monkeypatch.setenv("MAGI2_DEVICE", "cpu:0")
     said = magi2("doctor", "--profile", "tiny")
     assert said.code == 0 and "BAD" not in said.out and said.err == ""
-    assert len(said.out.splitlines()) == 8
+    assert len(said.out.splitlines()) == 10
     findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
     assert list(findings) == [
-        *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "store", "weights", "endpoint")
+        *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "libraries", "kernels"),
+        *("store", "weights", "endpoint"),
     ]
     assert findings["weights"][0] is True and "6 components" in findings["weights"][1]
     assert findings["store"][1].count("GiB free") == 1
@@ -79,7 +80,7 @@ def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monke
     said = magi2("doctor", "--profile", "tinny")
     assert said.code == 1
     bad = {line.split(maxsplit=2)[1]: line for line in said.out.splitlines() if line.startswith("BAD ")}
-    assert set(bad) == {"profile", "negative", "accelerator", "torchada", "ffmpeg", "store", "weights"}
+    assert set(bad) == {"profile", "negative", "accelerator", "torchada", "ffmpeg", "kernels", "store", "weights"}
     assert "did you mean 'tiny'?" in bad["profile"]
     assert "set MAGI2_FFMPEG" in bad["ffmpeg"]
     assert "make-tiny" in bad["weights"]

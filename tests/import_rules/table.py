@@ -142,7 +142,7 @@ TABLE = [
     # The stages, and the checkpoints that they load.
     Row(
         "magi2.stages",
-        "artifacts checkpoints.layout config errors files inputs media models parallel platform prompts "
+        "artifacts checkpoints.layout config errors files inputs kernels media models parallel platform prompts "
         "recipes sampling types",
         "torch",
         heavy=True,
