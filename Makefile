@@ -1,4 +1,5 @@
 # make demo   set up, then a real batch through Airflow to playable clips in out/clips
+#             it uses an accelerator where there is one: make demo DEVICE=cpu, or OWN_TORCH=1 PYTHON=... for that Python's torch
 # make ui     the Airflow page over what the demo made
 # make lint   the linters of Python, JavaScript and CSS; make hooks runs them before every commit
 #
@@ -15,8 +16,10 @@
 # make mutate              60 CPU-s   1 min   10,000 kinds of damage to stored files, none of which may pass unseen
 SHELL := /bin/bash
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.installed
+# Another environment for another Python: make test-fast VENV=build/py313 PYTHON=python3.13
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
 WEB_STAMP := node_modules/.installed
 WORKERS ?= 2
 TRITONS ?= 3.6.0 3.8.0 3.9.0
@@ -33,8 +36,13 @@ SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+ifdef OWN_TORCH  # torch and Triton stay those of PYTHON, as on a machine with an accelerator; no tools of development
+	$(PYTHON) configs/deploy/environment.py $(VENV) pyproject.toml constraints.txt
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-deps --editable .
+else
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[airflow,dev]'
+endif
 	touch $(STAMP)
 
 demo: setup

@@ -1,4 +1,6 @@
-"""Render a batch the way a deployment does, on this machine and without GPU: `python -m tools.demo`.
+"""Render a batch the way a deployment does, on this machine: `python -m tools.demo`.
+
+It uses an accelerator where there is one; DEVICE=cpu in the environment, or --device cpu, forces the CPU.
 
 Everything is kept under out/: Airflow's home, the artifact store, the finished clips and one picture of them all. A
 second run finds every stage in the store and computes nothing. By default it renders examples/shapes.jsonl with the
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import sys
@@ -55,11 +58,12 @@ def main() -> int:
     parser.add_argument("--batch", type=Path, default=EXAMPLES / "shapes.jsonl", help="batch file")
     parser.add_argument("--profile", default="demo", help="profile of rows that name none")
     parser.add_argument("--checkpoint", type=Path, default=EXAMPLES / "demo_checkpoint", help="weights")
+    parser.add_argument("--device", default=os.environ.get("DEVICE"), help="cuda, musa or cpu; else what is there")
     parser.add_argument("--ui", action="store_true", help="keep Airflow's page up afterwards")
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     batch = arguments.batch.absolute()
-    environment = deployment(out, arguments.checkpoint.absolute(), batch.resolve().parent)
+    environment = deployment(out, arguments.checkpoint.absolute(), batch.resolve().parent, arguments.device)
     airflow = LocalAirflow(
         out / "airflow",
         environment=environment,
@@ -75,13 +79,22 @@ def main() -> int:
     return demonstration.run(stays_up=arguments.ui, again=command_line(sys.argv[1:]))
 
 
-def deployment(out: Path, checkpoint: Path, batches: Path) -> dict[str, str]:
-    """The deployment: store and inbox in `out`, no accelerator. Threads would only get in each other's way here."""
+def deployment(out: Path, checkpoint: Path, batches: Path, device: str | None) -> dict[str, str]:
+    """The deployment: store and inbox in `out`, and `device`, by default what the machine has.
+
+    The clips are small: one accelerator has them sooner than several, and threads would get in each other's way.
+    """
     inbox = out / "inbox"
     inbox.mkdir(parents=True, exist_ok=True)
     inputs = {"MAGI2_INBOX": inbox, "MAGI2_INPUT_ROOTS": batches}
     folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", **inputs}
-    return {"MAGI2_DEVICE": "cpu", "OMP_NUM_THREADS": "1", **{name: str(folder) for name, folder in folders.items()}}
+    chosen = {"MAGI2_DEVICE": device} if device else {}
+    return {
+        **chosen,
+        "MAGI2_LAYOUT": "sp1.cfg1.ep1",
+        "OMP_NUM_THREADS": "1",
+        **{name: str(folder) for name, folder in folders.items()},
+    }
 
 
 def command_line(arguments: Sequence[str]) -> str:
