@@ -33,14 +33,14 @@ def rename_file(source: Path, target: Path, *, root: Path) -> None:
 
 def _name_file(name: Callable[[Path, Path], None], source: Path, target: Path, root: Path) -> None:
     while True:
-        make_folder(target.parent, root=root)
         try:
+            make_folder(target.parent, root=root)
             name(source, target)
             return
         except FileNotFoundError:
             if not source.exists():
                 raise
-            # Somebody removed the empty folder between the two steps: make it again.
+            # Somebody removed the empty folder between two of these steps: make it again.
 
 
 def place_file(source: Path, target: Path, *, root: Path) -> None:

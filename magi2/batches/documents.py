@@ -51,6 +51,7 @@ _ATTEMPT_NAME = re.compile(
     rf"(?P<work>{FOLDER}/[^/]+/(?P<folder>results|failures)/[0-9]+\.({'|'.join(StageName)}))(\.(?P<attempt>[1-9][0-9]{{0,8}}))?\.json"
 )
 _STAGE_AGAIN = "clear the stage's task in Airflow, which then reuses what is stored and writes this again"
+_LEASE_AGAIN = "the batch's next stage writes it again"
 _REPORT_AGAIN = "clear the report task of its run, which writes it again"
 
 _KINDS = (BatchDocument, FinishedDocument, ShardDocument, ResultsDocument, FailureDocument, ReportDocument)
@@ -312,4 +313,6 @@ def _who_writes(name: str) -> str:
     """What to do for the document to be written again."""
     if _ATTEMPT_NAME.fullmatch(name):
         return _STAGE_AGAIN
+    if not name.startswith(f"{FOLDER}/"):
+        return _LEASE_AGAIN
     return _REPORT_AGAIN if name.endswith("/report.json") else PLAN_AGAIN

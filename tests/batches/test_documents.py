@@ -412,10 +412,10 @@ class Broken(LocalStore):
 
     broken: frozenset[str] = frozenset()
 
-    def get_document(self, name: str) -> bytes | None:
+    def get_document(self, name: str, *, fresh: bool = False) -> bytes | None:
         if not self.broken or name in self.broken:
             raise InfrastructureError(f"{name}: Input/output error")
-        return super().get_document(name)
+        return super().get_document(name, fresh=fresh)
 
 
 def test_one_document_that_the_disk_does_not_read_is_named_and_left_out(tmp_path: Path) -> None:

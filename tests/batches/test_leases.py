@@ -15,7 +15,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import note_removals
 from magi2.batches import leases
-from magi2.batches.documents import results_name
+from magi2.batches.documents import report_name, results_name, write_document
 from magi2.batches.leases import (
     LeaseKeeper,
     announced_removal,
@@ -129,7 +129,7 @@ def test_lease_ends_with_the_report(store: LocalStore, old: dict[StageName, Mani
         stages_reused=0,
         failed=(),
     )
-    store.put_document("batches/b/report.json", report.model_dump_json().encode())
+    write_document(store, report_name("b"), report)
     assert held(store) == frozenset()
     take_lease(store, "b", 0, needs(old[DECODE]))  # a task of it was cleared
     assert held(store) == {old[DECODE].key}
@@ -141,7 +141,7 @@ def test_lease_ends_after_a_silence_and_a_sign_of_life_prolongs_it(
     take_lease(store, "b", 0, needs(old[DECODE]))
     assert held(store, now=later(6.9)) and not held(store, now=later(7.1))
     document = LeaseDocument(batch_id="b", shard=0, at=LONG_AGO, clips=needs(old[DECODE]))
-    store.put_document("leases/b.0.json", document.model_dump_json().encode())
+    write_document(store, "leases/b.0.json", document)
     keeper = LeaseKeeper(store, "b", 0, lease_days=7)
     keeper.renew()
     assert held(store) == frozenset()  # not due yet
@@ -185,7 +185,7 @@ class Interrupted(LocalStore):
 def test_lease_taken_after_the_first_look_is_seen_at_the_second(tmp_path: Path, old: dict[StageName, Manifest]) -> None:
     store = Interrupted(tmp_path / "store")
     document = LeaseDocument(batch_id="b", shard=0, at=datetime.now(UTC), clips=needs(old[DECODE]))
-    store.meanwhile = lambda: LocalStore.put_document(store, "leases/b.0.json", document.model_dump_json().encode())
+    store.meanwhile = lambda: write_document(LocalStore(store.root), "leases/b.0.json", document)
     report = collect(store)
     assert (report.removed, report.kept_needed) == ((), 1)
     assert list(store.list_documents("leases")) == ["leases/b.0.json"]
