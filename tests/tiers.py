@@ -12,7 +12,7 @@ import pytest
 
 TIERS = {
     "fast": (),
-    "slow": ("slow", "ranks", "processes", "demo_world"),
+    "slow": ("slow", "ranks", "processes", "demo_world", "gpu"),
     "airflow": ("airflow",),
     "servers": ("servers", "browser", "deployment"),
 }
