@@ -227,10 +227,22 @@ def test_import_and_activation_on_a_cpu_leave_torchada_alone() -> None:
 
 
 @pytest.mark.slow
-def test_neither_mode_waits_for_torch_s_compiler() -> None:
-    """Its import takes every process of a stage two seconds."""
-    setting = "set_deterministic(False), set_deterministic(True)"
-    code = f"import sys; from magi2.platform import set_deterministic; {setting}; print(*sys.modules)"
+def test_neither_a_mode_nor_a_transformer_waits_for_torch_s_compiler() -> None:
+    """Its import would take every process of a stage two seconds."""
+    code = """
+import sys, torch
+from magi2.config.load import load_profile
+from magi2.config.settings import Settings
+from magi2.models.preview.model import PreviewModel
+from magi2.models.refiner.model import RefinerModel
+from magi2.platform import set_deterministic
+
+set_deterministic(False), set_deterministic(True)
+architectures = load_profile("tiny", Settings().configs).architectures
+with torch.device("meta"):
+    PreviewModel(architectures.preview), RefinerModel(architectures.refiner)
+print(*sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)
     assert not {"torch._dynamo", "torch._inductor"} & set(done.stdout.split())
 

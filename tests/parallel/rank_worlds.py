@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the guard against device reads needs it: here once, before ranks are forked
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
@@ -35,6 +36,7 @@ from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
 from magi2.parallel.ulysses import HeadExchange
+from magi2.platform import set_deterministic
 from tests.models.preview.preview_goldens import CHECKPOINT, DTYPES, conditioning, load_golden, relative_l2, tiny_config
 from tests.no_device_read import NoDeviceRead
 from tests.parallel.preview_traffic import step_traffic
@@ -203,7 +205,7 @@ def rank_main(
 def main(folder: Path, cases: Sequence[str]) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    set_deterministic(True)
     model = PreviewModel(config(), compute_dtype=torch.float32)
     init_random_(model, torch.Generator().manual_seed(3))
     tensors = {

@@ -159,7 +159,9 @@ class Rope(nn.Module):
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         count = head_dim // 8
-        self.register_buffer("bands", 10000.0 ** -(torch.arange(count, dtype=torch.float32) / count))
+        # On the CPU even when the model is built on no device: there, `arange` imports torch's compiler for seconds.
+        steps = torch.arange(count, dtype=torch.float32, device="cpu")
+        self.register_buffer("bands", 10000.0 ** -(steps / count))
 
 
 class PreAdapter(nn.Module):

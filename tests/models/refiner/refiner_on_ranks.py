@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # the guard against device reads needs it: here once, before ranks are forked
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from magi2.models.refiner.loading import load_refiner
 from magi2.models.refiner.partition import GridPart
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
+from magi2.platform import set_deterministic
 from magi2.sampling.refine import denoise_refiner, upsample_latents
 from tests.no_device_read import NoDeviceRead
 from tests.rank_launch import on_ranks
@@ -48,7 +50,7 @@ def grid_size(latents: Tensor) -> tuple[int, int, int]:
 
 @torch.no_grad()
 def work(ranks: int, folder: Path) -> None:
-    torch.use_deterministic_algorithms(True)
+    set_deterministic(True)
     golden, cases = TESTS / "golden" / "refiner", json.loads((folder.parent / CASES).read_text())
     for name, layout in ((name, ParallelLayout.parse(name)) for name in cases):
         if layout.num_ranks != ranks:

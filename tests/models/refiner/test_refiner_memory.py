@@ -60,7 +60,7 @@ def refiner(monkeypatch):
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", lambda q, k, v: torch.empty_like(q))
     monkeypatch.setattr("magi2.models.refiner.model.rope_table", lambda coords, bands: bands.new_empty(len(coords), 96))
     with META:
-        return RefinerModel(CONFIG).requires_grad_(False)
+        return RefinerModel(CONFIG).to(META).requires_grad_(False)
 
 
 def peak_of_a_forward(refiner, grid):
