@@ -1,23 +1,30 @@
-"""The README's section *By hand*, typed line by line by somebody who has just cloned the repository."""
+"""The README's section *By hand*, typed line by line by somebody who has just cloned the repository.
+
+The demo's profile takes few steps: all of them are taken under `make test-demo-world`.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from demo_world.judge import judge_clip
 from demo_world.reading import read_caption
 from magi2.cli.main import main
+from magi2.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^## By hand\n+```\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXEMPT = "published weights"
 """How the comment of a line begins that nobody can run without them."""
+STEPS = 6
 
 
 def lines() -> list[str]:
@@ -26,6 +33,16 @@ def lines() -> list[str]:
     assert found is not None
     parts = [line.partition(" #") for line in found[1].splitlines()]
     return [command.strip() for command, _, comment in parts if not comment.strip().startswith(EXEMPT)]
+
+
+def quicker(folder: Path) -> Path:
+    """The configs, with few steps in the profile `demo`."""
+    shutil.copytree(Settings().configs, folder)
+    demo = folder / "profiles" / "demo.yaml"
+    profile = yaml.safe_load(demo.read_text())
+    profile["preview"]["steps"] = STEPS
+    demo.write_text(yaml.safe_dump(profile))
+    return folder
 
 
 @pytest.fixture
@@ -41,6 +58,7 @@ def shell(
     (tmp_path / "clone" / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path / "clone")
     monkeypatch.setenv("PWD", str(tmp_path / "clone"))
+    monkeypatch.setenv("MAGI2_CONFIGS", str(quicker(tmp_path / "configs")))
 
     def run(line: str) -> tuple[int, str]:
         words = shlex.split(os.path.expandvars(line))
