@@ -23,7 +23,7 @@ from magi2.types import Clip, StageName
 from tests.batch_samples import one_shard
 from tests.render_helpers import CONFIGS, make_clip, small_profile
 
-STEPS, SNAPSHOT_EVERY = 4, 2
+STEPS, SNAPSHOT_EVERY = 3, 2
 BATCH = "batch"
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class FaultyPreview(PreviewStage):
             return
         wanted = done // self.context.snapshot_every * self.context.snapshot_every
         while wanted and f"step {wanted}" not in _saved(self, clip):
-            pass
+            time.sleep(0.05)
 
 
 def _saved(stage: Any, clip: Any) -> str:
