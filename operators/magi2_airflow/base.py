@@ -104,18 +104,25 @@ class StageOperator(Magi2Operator):
     may pass does, once the others are made, as long as the task has tries left: the next one makes the rest. While the
     batch is paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is
     cancelled or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by
-    default that of MAGI2_LAYOUT, else all accelerators of the host, and one for decode.
+    default that of MAGI2_LAYOUT, else all accelerators of the host, and one for decode. A task that waits asks again
+    after `wait`.
     """
 
     stage: ClassVar[StageName]
     worker_module: ClassVar[str] = "magi2.runtime.worker"
     template_fields = ("batch_id", "shard", "layout")
     operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
-    wait: ClassVar[timedelta] = timedelta(seconds=30)
-    """Until a task that has to wait asks again."""
     label = ""
 
-    def __init__(self, *, batch_id: str, shard: int, layout: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        batch_id: str,
+        shard: int,
+        layout: str | None = None,
+        wait: timedelta = timedelta(seconds=30),
+        **kwargs: Any,
+    ) -> None:
         defaults = {
             "pool": self.place,
             "map_index_template": "shard {{ task.shard }}{{ task.label }}",
@@ -125,6 +132,7 @@ class StageOperator(Magi2Operator):
         self.batch_id = batch_id
         self.shard = shard
         self.layout = layout
+        self.wait = wait
 
     def work(self, context: Context) -> dict[str, Any]:
         from magi2.deployment import Deployment

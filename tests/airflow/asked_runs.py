@@ -78,7 +78,11 @@ def reschedules() -> int:
 
 def test(name: str, conf: dict[str, Any]) -> str:
     """The id of a run of a DAG, made to its end."""
-    run = runpy.run_path(str(DAGS / f"{name}.py"))["dag"].test(run_conf=conf)
+    dag = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
+    for task in dag.tasks:
+        if isinstance(task, StageOperator):
+            task.wait = timedelta(seconds=1)
+    run = dag.test(run_conf=conf)
     states = {f"{ti.task_id}/{ti.map_index}": ti.state for ti in run.get_task_instances()}
     sys.stdout.write(f"state {name} {json.dumps({'run': run.state, 'reschedules': reschedules(), **states})}\n")
     return str(run.run_id)
@@ -86,7 +90,6 @@ def test(name: str, conf: dict[str, Any]) -> str:
 
 def main(paused: str, cancelled: str) -> None:
     StageOperator.compute = compute  # type: ignore[assignment,method-assign]
-    StageOperator.wait = timedelta(seconds=1)
     test("magi2_render_batch", {"batch": paused, "budget": 2.5, "priority": 4})
     failed = test("magi2_render_batch", {"batch": cancelled})
     for batch_id, run_id in (("ended", failed), ("deleted", "no_such_run")):
