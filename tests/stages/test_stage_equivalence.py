@@ -51,6 +51,7 @@ def test_stage_by_stage_equals_one_shot(rendered: Rendered, tiny_checkpoint: Pat
     assert clip.read_bytes() == payload_file(rendered.store, "mux", original.results[-1].key, CLIP).read_bytes()
 
 
+@pytest.mark.faults  # `make test` compares a batch under Airflow, each stage in a process of its own, with one in this
 def test_another_process_makes_the_same_bytes(preview_render: Rendered, tiny_checkpoint: Path, tmp_path: Path) -> None:
     clip, key = preview_render.clips[0], preview_render.outcomes[0].results[-1].key
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAGI2_")}
