@@ -16,6 +16,19 @@ from tests.catalog.databases import Databases
 from tests.real_servers import postgresql
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)]
+ALIKE = ("test_catalog_mending.py", "test_catalog_rebuild.py", "test_catalog_verify.py")
+"""They ask the database for nothing that other files do not ask as well. On PostgreSQL the first of each is run in
+`make test`, and the others under `make test-servers`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen = set[str]()
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if item.path.name in ALIKE and callspec and "postgresql" in callspec.params.values():
+            if item.path.name in seen:
+                item.add_marker(pytest.mark.deployment)
+            seen.add(item.path.name)
 
 
 @pytest.fixture(scope="session")

@@ -164,8 +164,6 @@ def test_an_operating_systems_error_is_one_line_too(magi2: Magi2, folder: Path) 
     [
         (["render", "-p", "x", "--profile", "tiny"], {}, 2, "error: no model weights: MAGI2_CKPT_ROOT is not set"),
         (["render", "-p", "x", "--profile", "tiny"], {"MAGI2_FFMPEG": "/bin/false"}, 3, "/bin/false -version exits"),
-        (["stage", "encode", "-p", " "], {}, 2, "error: the prompt is empty"),
-        (["profile", "show", "270p"], {}, 2, "error: unknown profile '270p' (did you mean '272p'?)"),
         (["render", "--nonsense"], {}, 2, "No such option: --nonsense"),
     ],
 )
