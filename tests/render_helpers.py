@@ -130,10 +130,11 @@ def remove_stages(store: Path, outcome: Outcome, *stages: str) -> None:
 
 
 def stored_files(store: Path) -> dict[str, str]:
-    """Every file below `store` with its digest, but for documents of batches, which tell when and by whom."""
+    """Every file below `store` with its digest, but for batches' documents and leases, which tell when and by whom."""
     files = (path for path in sorted(store.rglob("*")) if path.is_file())
     names = {path.relative_to(store).as_posix(): path for path in files}
-    return {name: sha256_file(path) for name, path in names.items() if not name.startswith("documents/batches/")}
+    of_batches = ("documents/batches/", "documents/leases/")
+    return {name: sha256_file(path) for name, path in names.items() if not name.startswith(of_batches)}
 
 
 def renamed(clip: Clip, *names: str) -> Clip:

@@ -121,6 +121,7 @@ class Trial:
             return error
         finally:
             for each, data in before.items():
+                self._path(each).parent.mkdir(parents=True, exist_ok=True)  # a reader may have moved it to quarantine
                 self._path(each).write_bytes(data)
         return None
 

@@ -11,9 +11,9 @@ CHOSEN: Mapping[str, str] = MappingProxyType(_CHOSEN)
 """`attention`, `experts` and `window attention`, as far as they were asked for, to the name of what computes them."""
 
 
-def kernels_at_work(steps: Iterable[str]) -> str:
+def kernels_at_work(steps: Iterable[str], chosen: Mapping[str, str] = CHOSEN) -> str:
     """What computes each of the steps, as one line; plain torch where no kernel was chosen."""
-    return ", ".join(f"{step}: {CHOSEN.get(step, 'torch')}" for step in steps) or "none"
+    return ", ".join(f"{step}: {chosen.get(step, 'torch')}" for step in steps) or "none"
 
 
 def choose(step: str, kernel: str) -> None:

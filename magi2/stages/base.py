@@ -195,7 +195,7 @@ class Stage(ABC, Generic[Models]):
         return {
             "profile": context.book.profile.name,
             "layout": str(context.team.mesh.layout),
-            MADE_BY: made_by(context.ffmpeg, self.kernels),
+            MADE_BY: made_by(context.ffmpeg, self.kernels, context.accelerator),
         }
 
     def clip_error(self, error: Exception) -> Magi2Error:

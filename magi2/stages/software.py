@@ -9,14 +9,16 @@ import torch
 from magi2 import platform
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.kernels.chosen import kernels_at_work
+from magi2.kernels.chosen import CHOSEN, kernels_at_work
 from magi2.kernels.installed import installed
 from magi2.media.ffmpeg import Ffmpeg, find_ffmpeg
+from magi2.platform import Accelerator
 
 
-def made_by(ffmpeg: Ffmpeg, kernels: Iterable[str]) -> dict[str, str]:
+def made_by(ffmpeg: Ffmpeg, kernels: Iterable[str], accelerator: Accelerator) -> dict[str, str]:
     """What a manifest says of it: libraries, the build of ffmpeg, and what computes the stage's steps `kernels`."""
-    return {**installed(), "ffmpeg": ffmpeg.version, "kernels": kernels_at_work(kernels)}
+    at_work = kernels_at_work(kernels, CHOSEN if accelerator.triton else {})
+    return {**installed(), "ffmpeg": ffmpeg.version, "kernels": at_work}
 
 
 def libraries() -> dict[str, str]:

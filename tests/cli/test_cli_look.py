@@ -67,7 +67,7 @@ def test_profile_that_nobody_names_is_one_that_the_weights_fit(magi2: Magi2) -> 
     findings = findings_of(magi2("doctor", "--json"))
     assert findings["profile"][1].startswith("tiny") and findings["weights"][1].endswith("for tiny, tiny-preview")
     asked = findings_of(magi2("doctor", "--profile", "1080p", "--json"))
-    assert asked["weights"][0] is False and "is the architecture" in asked["weights"][1]
+    assert asked["weights"][0] is False and "take --profile tiny" in asked["weights"][1]
 
 
 @pytest.mark.slow
