@@ -13,7 +13,7 @@
 # make test-demo-world                        the demo's world: every trainer, every kind of prompt and of judged scene
 # make test-gpu                               what needs an accelerator
 # make test-triton         45 CPU-s   1 min   every kernel compiles under other Tritons: make test-triton TRITONS='3.6.0 3.9.0'
-# make mutate              60 CPU-s   1 min   10,000 kinds of damage to stored files, none of which may pass unseen
+# make mutate              30 CPU-s   1 min   10,000 kinds of damage to stored files, none of which may pass unseen
 SHELL := /bin/bash
 PYTHON ?= python3
 # Another environment for another Python: make test-fast VENV=build/py313 PYTHON=python3.13
