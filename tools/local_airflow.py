@@ -88,6 +88,8 @@ class LocalAirflow:
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # nobody edits them meanwhile
             "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
             "PYTHONUNBUFFERED": "1",
+            # From the current folder, the project's egg-info beside its sources would register the plugin twice.
+            "PYTHONSAFEPATH": "1",
             **environment,
         }
         self.groups: dict[str, ProcessGroup] = {}

@@ -83,6 +83,10 @@ def test_links_of_a_task_are_in_the_api(finished: Run) -> None:
         assert b"clip.mp4" in page.read()
 
 
+def test_plugin_is_registered_once_and_without_an_error(site: Site) -> None:
+    assert site.airflow.request("GET", "/api/v2/plugins/importErrors")["import_errors"] == []
+
+
 def test_finished_batch_emits_an_asset_event_with_its_counts(finished: Run) -> None:
     events = finished.site.airflow.request("GET", "/api/v2/assets/events")["asset_events"]
     (event,) = [event for event in events if event["source_run_id"] == finished.run_id]

@@ -153,5 +153,6 @@ def made_again(batch_id: str) -> Counter[str]:
     for log in (run_folder() / "logs").glob(f"{batch_id}.*"):
         begun = Counter(BEING_MADE.findall(log.read_text(errors="replace")))
         found[log.name] = sum(count - 1 for count in begun.values())
-    assert sum(1 for _ in found) >= len(PROFILES) * len(StageName), os.fspath(run_folder())
+    with_groups = len(StageName) - 1  # a shard that comes late finds the captions of another
+    assert len(found) >= len(PROFILES) * with_groups, os.fspath(run_folder())
     return found
