@@ -91,6 +91,15 @@ class LeaseKeeper:
         self._pause_s = min(_RENEWAL_S, lease_days * 86400 / 4)
         self._renewed = time.monotonic()
 
+    def after(self, check: Callable[[], None]) -> Callable[[], None]:
+        """What is done before each clip: `check` raises if it may not begin, else the lease is renewed if due."""
+
+        def before_clip() -> None:
+            check()
+            self.renew()
+
+        return before_clip
+
     def renew(self) -> None:
         """Renew the lease if that is due; a store that is away now will be asked the next time."""
         if time.monotonic() - self._renewed < self._pause_s:
@@ -115,7 +124,7 @@ def read_leases(store: ArtifactStore, *, lease_days: float, now: datetime, unrea
             document = find_document(store, name, LeaseDocument)
         except (CorruptedArtifactError, InputError) as error:
             unreadable[name] = str(error)
-            held |= _named_keys(store, name)
+            held |= named_keys(store, name)
             continue
         if document is not None:
             batches.setdefault(document.batch_id, []).append(document)
@@ -158,7 +167,7 @@ def await_removals(store: ArtifactStore, keys: Iterable[str]) -> None:
     """Return when nobody is about to remove any of these artifacts who has not seen the lease on them."""
     mine = set(keys)
     for name in list(store.list_documents(_FOLDER)) if mine else []:
-        if not name.startswith(_REMOVING) or not mine & _named_keys(store, name):
+        if not name.startswith(_REMOVING) or not mine & named_keys(store, name):
             continue
         logger.info("waits for a retention that is removing artifacts of these clips: %s", name)
         began = time.monotonic()
@@ -232,6 +241,6 @@ def _is_alive(store: ArtifactStore, documents: Sequence[LeaseDocument], limit: t
     return report is None or last > report.finished_at
 
 
-def _named_keys(store: ArtifactStore, name: str) -> set[str]:
+def named_keys(store: ArtifactStore, name: str) -> set[str]:
     """Whatever looks like a key in a document."""
     return {key.decode() for key in _KEY.findall(store.get_document(name) or b"")}

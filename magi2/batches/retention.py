@@ -19,7 +19,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import all_results, batch_folder
-from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, read_leases, sweep_leases
+from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, named_keys, read_leases, sweep_leases
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
 from magi2.types import NEGATIVE, StageName
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 NEVER = (StageName.ENHANCE, NEGATIVE)
 """Captions cannot be made again; the negative embedding is one small file for many clips."""
-_KEY = re.compile(rb"[0-9a-f]{64}")
 _KEY_TEXT = re.compile("[0-9a-f]{64}")
 _ROUND = 256  # artifacts that are announced, looked at again and removed together
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS}/(?P<stage>{'|'.join(StageName)})/(?P<key>[0-9a-f]{{64}})\..*")
@@ -233,7 +232,7 @@ def _pending_keys(store: ArtifactStore, unreadable: dict[str, str]) -> set[str]:
 def _named_keys(store: ArtifactStore, name: str) -> set[str]:
     """Every key that stands in a document; of one that the store does not give, every key there is."""
     try:
-        return {key.decode() for key in _KEY.findall(store.get_document(name) or b"")}
+        return named_keys(store, name)
     except InfrastructureError:
         return {key for stage in StageName for key in store.keys(stage)}
 

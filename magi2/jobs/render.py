@@ -174,12 +174,8 @@ class ClipRender:
         def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
             job = work.job
             context = contexts[work.shard.profile.digest()]
-            check, lease = self._check_of(job.batch_id), LeaseKeeper(store, job.batch_id, job.shard, lease_days)
-
-            def between_clips() -> None:
-                check.check()
-                lease.renew()
-
+            lease = LeaseKeeper(store, job.batch_id, job.shard, lease_days)
+            between_clips = lease.after(self._check_of(job.batch_id).check)
             teller = EventTeller(on_event, peak_memory=_peak_memory(context))
             context = replace(context, progress=teller, before_clip=between_clips, patience=self._patience)
             results = run_stage(context, job.stage, work.clips)

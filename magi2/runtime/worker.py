@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -33,7 +33,6 @@ from magi2.runtime.progress import EventProgress
 from magi2.types import Clip
 
 if TYPE_CHECKING:
-    from magi2.artifacts.store import ArtifactStore
     from magi2.config.profile import Profile
     from magi2.config.settings import Settings
     from magi2.recipes.result import StageResult
@@ -121,6 +120,7 @@ def run_job(job: StageJob, scratch: Path, progress: EventProgress, *, publishes_
 def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Settings, team: Team) -> list[StageResult]:
     """Run the stage with whoever follows, and store its results."""
     from magi2.batches.due import due_clips
+    from magi2.batches.leases import LeaseKeeper
     from magi2.batches.plan import load_shard
     from magi2.batches.results import write_results
     from magi2.catalog.gate import CancelCheck
@@ -143,7 +143,8 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
         lost = _lost_results(job, clips, progress)
         context = prepare(shard.profile, settings, clips, progress=progress, store_opener=lambda: store, team=team)
         context.force = frozenset({job.stage}) if job.force else frozenset()
-        context.before_clip, context.patience = _between_clips(job, settings, store, check), patience
+        lease = LeaseKeeper(store, job.batch_id, job.shard, settings.lease_days)
+        context.before_clip, context.patience = lease.after(check), patience
         if context.device.type == "cpu":
             context.artifact_lock = artifact_locks(job.store, progress.waiting)
         made = iter(run_stage(context, job.stage, [clip for clip in clips if clip.clip_id not in lost]))
@@ -152,21 +153,6 @@ def _lead(job: StageJob, scratch: Path, progress: EventProgress, settings: Setti
     settled = [result for result in results if result.error is None or not job.is_tried_again(result.error)]
     patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, settled))
     return results
-
-
-def _between_clips(
-    job: StageJob, settings: Settings, store: ArtifactStore, check: Callable[[], None]
-) -> Callable[[], None]:
-    """What is done before each clip: the batch may have been cancelled, and its lease needs a sign of life."""
-    from magi2.batches.leases import LeaseKeeper
-
-    lease = LeaseKeeper(store, job.batch_id, job.shard, settings.lease_days)
-
-    def between_clips() -> None:
-        check()
-        lease.renew()
-
-    return between_clips
 
 
 def _follow(job: StageJob, progress: EventProgress, settings: Settings, team: Team) -> None:
