@@ -122,7 +122,9 @@ def test_a_base_without_torch_gets_what_cuda_needs_when_asked() -> None:
     assert {"torch==2.13.0", "triton==3.7.1"} <= set(constraints)
 
 
-HASHED = re.compile(r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+HASHED = re.compile(
+    r"^([\w.-]+)(?:\[[\w,-]+\])?==(\S+)(?: ; [^\\\n]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE
+)
 
 
 def hashed() -> dict[str, str]:
