@@ -170,6 +170,7 @@ def _touches_environment(tree: ast.Module) -> bool:
 
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "c2pa": "c2pa-python",
     "yaml": "pyyaml",
     "ffmpeg": "ffmpeg-python",
     "prometheus_client": "prometheus-client",

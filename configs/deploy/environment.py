@@ -86,11 +86,12 @@ def plan(pyproject: str, constraints: str, base: dict[str, str], extra: str = ""
     import tomllib  # not at the top: an older Python must get as far as check_base
 
     project = tomllib.loads(pyproject)["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["airflow"], *DEPLOYMENT]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["airflow"], *extras["c2pa"], *DEPLOYMENT]
     if "torch-musa" in base:
-        wanted += project["optional-dependencies"]["musa"]
+        wanted += extras["musa"]
     elif extra == "cuda" or "torch" in base:
-        wanted += project["optional-dependencies"]["cuda"]
+        wanted += extras["cuda"]
     pins = [line for line in constraints.splitlines() if line and not line.startswith("#")]
     return (
         [line for line in wanted if _name(line) not in base],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -17,6 +18,11 @@ WEIGHTS_HINT = (
     "or make random ones for --profile tiny: magi2 checkpoint make-tiny DIR --seed 1"
 )
 _TEST_PREFIX = "MAGI2_TEST_"
+_NUMBERS = {
+    **dict.fromkeys(("lease_days", "quarantine_days"), "number of days"),
+    **dict.fromkeys(("pe_timeout_s", "store_wait_s", "c2pa_timeout_s"), "number of seconds"),
+    "price_per_accelerator_hour": "price",
+}
 
 
 def _default_store() -> str:
@@ -78,6 +84,18 @@ class Settings:
     """Its credential (MAGI2_PE_API_KEY)."""
     pe_timeout_s: float = 180.0
     """Bound on one enhancement, all attempts and pauses together (MAGI2_PE_TIMEOUT_S)."""
+    c2pa_certificate: Path | None = None
+    """PEM file of the certificate that signs delivered clips, then those above it (MAGI2_C2PA_CERTIFICATE)."""
+    c2pa_key: Path | None = None
+    """PEM file of its private key (MAGI2_C2PA_KEY)."""
+    c2pa_command: tuple[str, ...] = field(default=(), repr=False)
+    """Program and arguments that sign in place of a key: a JSON array of text (MAGI2_C2PA_COMMAND)."""
+    c2pa_timeout_s: float = 30.0
+    """Seconds that it may take for one signature (MAGI2_C2PA_TIMEOUT_S)."""
+    c2pa_timestamp_url: str | None = field(default=None, repr=False)
+    """Address of a time-stamp server (RFC 3161) that is asked for each signature (MAGI2_C2PA_TIMESTAMP_URL)."""
+    c2pa_trust: Path | None = None
+    """PEM file of the certificates by which `magi2 marks` trusts signatures (MAGI2_C2PA_TRUST)."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -110,8 +128,10 @@ def _variable(name: str) -> str:
 
 
 def _parse(variable: str, name: str, text: str) -> object:
-    if name in ("ckpt_root", "configs", "inbox", "airflow_home"):
+    if name in ("ckpt_root", "configs", "inbox", "airflow_home", "c2pa_certificate", "c2pa_key", "c2pa_trust"):
         return Path(text).expanduser().absolute()
+    if name == "c2pa_command":
+        return _argument_list(variable, text)
     if name == "input_roots":
         return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
     if name == "deterministic":
@@ -122,13 +142,21 @@ def _parse(variable: str, name: str, text: str) -> object:
         if not text.isdecimal():
             raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
         return int(text)
-    if name in ("lease_days", "quarantine_days"):
-        return _number(variable, text, "number of days")
-    if name in ("pe_timeout_s", "store_wait_s"):
-        return _number(variable, text, "number of seconds")
-    if name == "price_per_accelerator_hour":
-        return _number(variable, text, "price")
+    if name in _NUMBERS:
+        return _number(variable, text, _NUMBERS[name])
     return text
+
+
+def _argument_list(variable: str, text: str) -> tuple[str, ...]:
+    """A program and its arguments. Raises ConfigError, which does not quote them."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(part, str) for part in found):
+        hint = 'as in ["/usr/local/bin/sign", "--slot", "7"]: no shell reads it'
+        raise ConfigError(f"environment: {variable} is no JSON array of a program and its arguments", hint=hint)
+    return tuple(found)
 
 
 def _number(variable: str, text: str, what: str) -> float:

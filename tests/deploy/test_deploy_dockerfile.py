@@ -86,6 +86,7 @@ PYPROJECT = """
 dependencies = ["numpy>=2", "torch>=2.11", "typer"]
 [project.optional-dependencies]
 airflow = ["apache-airflow>=3.3,<3.4"]
+c2pa = ["c2pa-python>=0.38"]
 cuda = ["fa3-fwd>=0.0.3", "triton>=3.6"]
 musa = ["torchada>=0.1.103", "triton>=3.6"]
 """
@@ -110,8 +111,8 @@ def test_the_bases_torch_is_kept(base: dict[str, str], asked: list[str], held: s
     module = builder()
     requirements, constraints = module.plan(PYPROJECT, CONSTRAINTS, base)
     names = [re.match(r"[\w.-]+", line)[0] for line in requirements]  # type: ignore[index]
-    assert [name for name in names if not name.startswith("apache")] == asked
-    assert {"apache-airflow", "apache-airflow-providers-celery", "apache-airflow-providers-postgres"} <= set(names)
+    always = {"apache-airflow", "apache-airflow-providers-celery", "apache-airflow-providers-postgres", "c2pa-python"}
+    assert [name for name in names if name not in always] == asked and always <= set(names)
     assert [line for line in constraints if line.startswith("torch==")] == [held]
     assert "celery==5.6.3" in constraints and "numpy==2.4.6" in constraints
 
@@ -145,10 +146,11 @@ def test_hashes_are_those_of_the_pinned_versions() -> None:
 
 
 def test_every_package_of_the_image_but_torchs_has_its_hash() -> None:
-    """What the project and its extra for Airflow need in turn, as the packages installed here say."""
+    """What the project and its extras for Airflow and signatures need in turn, as the packages installed here say."""
     module, needed = builder(), set()
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    waiting = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["airflow"]]]
+    extras_of = project["optional-dependencies"]
+    waiting = [Requirement(line) for line in [*project["dependencies"], *extras_of["airflow"], *extras_of["c2pa"]]]
     while waiting:
         requirement = waiting.pop()
         name, extras = module.normal(requirement.name), requirement.extras or {""}

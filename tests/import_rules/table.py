@@ -118,6 +118,8 @@ TABLE = [
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
+    # Delivery of finished clips.
+    Row("magi2.delivery", "config errors files", "PIL c2pa cryptography magi2"),
     # Process groups that run the stages of one shard.
     Row(
         "magi2.runtime",
