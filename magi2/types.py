@@ -81,6 +81,8 @@ class Clip:
     names: tuple[str, ...] = field(default=(), compare=False)
     tags: tuple[str, ...] = field(default=(), compare=False)
     priority: int = field(default=0, compare=False)
+    caption: str | None = field(default=None, compare=False)
+    """What to encode for the prompt, of a clip that is rendered again from its record: no stage asks for another."""
 
     @property
     def clip_id(self) -> str:

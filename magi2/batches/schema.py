@@ -13,6 +13,7 @@ from pydantic import (
     AwareDatetime,
     BaseModel,
     ConfigDict,
+    Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -63,6 +64,7 @@ class ClipDocument(Content):
     names: tuple[str, ...]
     tags: tuple[str, ...]
     priority: int
+    caption: str | None = Field(None, exclude_if=lambda caption: caption is None)
 
     @classmethod
     def of(cls, clip: Clip, **more: Any) -> Self:

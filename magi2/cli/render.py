@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
-from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, print_json, results, resumable
+from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, errors, print_json, results, resumable
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -25,13 +26,15 @@ from magi2.types import CLIP, Clip, StageName
 
 if TYPE_CHECKING:
     from magi2.artifacts.store import ArtifactStore
+    from magi2.deployment import Deployment
     from magi2.stages.render import Outcome
 
 MAX_NAME_SHOWN = 40
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
 PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv or .json.")
 IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map such as {"<Figure 1>": "a.png"}.')
-PROFILE = typer.Option("1080p", "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
+USUAL_PROFILE = "1080p"
+PROFILE = typer.Option(USUAL_PROFILE, "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
 SEED = typer.Option(None, "--seed", help="0 to 2^53-1; by default derived from the prompt.")
 OVERRIDES = typer.Option([], "--set", help="Change a value of the profile, as in refiner.steps=8.")
 LAYOUT = typer.Option(
@@ -48,34 +51,104 @@ def render_command(
     out: Path = typer.Option(Path("out"), "--out", "-o", help="Folder for the finished clips."),
     overrides: list[str] = OVERRIDES,
     layout: str | None = LAYOUT,
+    from_sidecar: Path | None = typer.Option(
+        None, "--from-sidecar", help="The sidecar of a delivered clip, which is rendered again."
+    ),
+    images: Path | None = typer.Option(
+        None, "--images", help="Folder with the images of --from-sidecar that the store has not, under any names."
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Render prompts to playable clips. What is in the store already is reused."""
-    started = time.monotonic()
+    if from_sidecar is not None:
+        if (prompt, prompts, image, seed) != (None,) * 4 or profile != USUAL_PROFILE:
+            raise InputError("--from-sidecar says all of the clip: give no prompt, image, profile or seed with it")
+        _render_again(from_sidecar, images, out, overrides, layout, as_json=as_json)
+        return
+    if images is not None:
+        raise InputError("--images goes with --from-sidecar", hint="the image of a prompt is given by --image")
     clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
-    _make_folder(out)
     named = {"name": prompts.stem, "source": str(prompts)} if prompts else {}
     from magi2.deployment import Deployment
+
+    _tell(_render(clips, profiles, Deployment.from_environment(), out, layout, **named), as_json=as_json)
+
+
+def _render_again(
+    file: Path, images: Path | None, out: Path, overrides: Sequence[str], layout: str | None, *, as_json: bool
+) -> None:
+    """The clip of a sidecar, and whether its bytes came out as they were."""
+    from magi2.delivery.again import again
+    from magi2.delivery.sidecar import read_sidecar
+    from magi2.deployment import Deployment
+    from magi2.stages.layouts import stage_layout
+
+    sidecar, deployment = read_sidecar(file), Deployment.from_environment()
+    with TemporaryDirectory(prefix="magi2-again-") as scratch:
+        asked = again(sidecar, deployment, overrides=overrides, images=images, scratch=Path(scratch))
+        if not asked.is_own_negative and stage_layout(StageName.PREVIEW, layout, deployment.settings).num_ranks > 1:
+            raise InputError(
+                "the sidecar's negative prompt is not this deployment's, whose ranks would read their own",
+                hint=f"write it into {asked.profile.text.negative_prompt} of MAGI2_CONFIGS, or take --layout sp1",
+            )
+        profiles = {asked.profile.digest(): asked.profile}
+        named = {"name": file.stem, "source": str(file)}
+        rendered = _render([asked.clip], profiles, asked.deployment, out, layout, **named)
+        for row in rendered.rows:
+            key = row.get("key")
+            stored = deployment.store.payload(StageName.MUX, key, CLIP).sha256 if key else None
+            row["same_bytes"] = stored == sidecar.stored.sha256
+            if stored and not row["same_bytes"]:
+                made_by = sidecar.stages[StageName.MUX].made_by.get("ffmpeg", "an unknown ffmpeg")
+                errors.print(f"warning: the bytes are others than those of {file}, made by {made_by}", style="yellow")
+    _tell(rendered, as_json=as_json)
+
+
+@dataclass
+class _Rendered:
+    """A row for each clip, the batch, the seconds since the start, and what stopped the render halfway."""
+
+    batch_id: str
+    rows: list[dict[str, Any]]
+    seconds: float = 0.0
+    stopped: Magi2Error | None = None
+
+
+def _render(
+    clips: Sequence[Clip],
+    profiles: Mapping[str, Profile],
+    deployment: Deployment,
+    out: Path,
+    layout: str | None,
+    **named: str,
+) -> _Rendered:
+    """Clips made and brought to a folder. An error that stops it is raised only where no clip was made before."""
+    started = time.monotonic()
+    _make_folder(out)
     from magi2.jobs.render import ClipRender
 
-    rows: list[dict[str, Any]] = []
-    stopped: Magi2Error | None = None
-    deployment = Deployment.from_environment()
     check_machine(deployment, _used(clips, profiles))
     with resumable(), TerminalProgress() as progress:
         work = ClipRender(clips, profiles, deployment, **named, layout=layout, progress=progress)
+        rendered = _Rendered(work.batch_id, [])
         try:
             with closing(work.render()) as outcomes:
                 for outcome in outcomes:
-                    rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
+                    rendered.rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
         except Magi2Error as error:
-            if not rows:
+            if not rendered.rows:
                 raise
-            stopped = error  # what was made until now is told all the same
-    summary = {**_summary(rows, time.monotonic() - started), "batch": work.batch_id}
+            rendered.stopped = error  # what was made until now is told all the same
+    rendered.seconds = time.monotonic() - started
+    return rendered
+
+
+def _tell(rendered: _Rendered, *, as_json: bool) -> None:
+    """Print what became of the clips. Raises what stopped the render, and Exit when clips failed."""
+    summary = {**_summary(rendered.rows, rendered.seconds), "batch": rendered.batch_id}
     print_json(summary) if as_json else _print_table(summary)
-    if stopped:
-        raise stopped
+    if rendered.stopped:
+        raise rendered.stopped
     if summary["clips_failed"]:
         raise typer.Exit(1)
 
@@ -196,6 +269,7 @@ def _row(outcome: Outcome, files: dict[str, Path], error: Magi2Error | None) -> 
         "failed_stage": failure.stage.value if failure else None,
         "error": in_one_line(error) if error else None,
         "flags": list(outcome.flags),
+        "key": next((result.key for result in outcome.results if result.stage is StageName.MUX), None),
         "stages": {result.stage.value: result.state for result in outcome.results},
         "seconds": round(sum(result.seconds for result in outcome.results), 3),
         "files": {name: str(path) for name, path in files.items()},

@@ -4,6 +4,8 @@ MAX_TEXT_BYTES = 2**20
 """A prompt, a negative prompt, a profile or an architecture in a file of its own."""
 MAX_PICTURE_BYTES = 64 * 2**20
 MAX_BATCH_BYTES = 64 * 2**20
+MAX_SIDECAR_BYTES = 4 * 2**20
+"""Prompt, caption and negative prompt, the images of 32 figures by digest, and some kilobytes of settings."""
 MAX_ROWS = 100_000
 MAX_COLUMNS = 32
 """Of a CSV file's header: every row costs as much as the header is wide."""

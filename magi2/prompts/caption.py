@@ -11,6 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from magi2.errors import CorruptedArtifactError
 
+GIVEN = "given"
+"""The mode of a caption that came with its clip."""
+
 
 @dataclass(frozen=True)
 class Caption:

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from magi2.artifacts.recipe import JSON, Recipe, sha256_text
 from magi2.config.profile import Profile
 from magi2.models.preview.lengths import PREVIEW_FPS, video_latent_count
+from magi2.prompts.caption import GIVEN
 from magi2.prompts.compact import compact_prompt
 from magi2.prompts.decode import Task
 from magi2.prompts.figures import Figure, add_figure_hint
@@ -71,7 +72,13 @@ class RecipeBook:
         self._chain = lru_cache(maxsize=4096)(self._make_chain)
 
     def enhance(self, clip: Clip, mode: str | None = None) -> Recipe:
-        """The caption's recipe; `mode` overrides the profile's (a fallback is stored under the mode that ran)."""
+        """The caption's recipe; `mode` overrides the profile's (a fallback is stored under the mode that ran).
+
+        Of a clip that brings its caption the recipe is of that alone, whatever the mode.
+        """
+        if clip.caption is not None:
+            given = {"prompt": sha256_text(clip.prompt), "caption": sha256_text(clip.caption)}
+            return self._recipe(StageName.ENHANCE, {"mode": GIVEN}, external=given)
         mode = mode or self.enhancement_mode
         config: dict[str, JSON] = {"mode": mode}
         external = {"prompt": sha256_text(clip.prompt)}
@@ -102,6 +109,11 @@ class RecipeBook:
     def chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
         """The recipes of every stage after enhance, in order, for a clip whose enhanced prompt is `caption`."""
         return self._chain(clip, caption)
+
+    def weights(self, clip: Clip, caption: str) -> dict[str, str]:
+        """The fingerprints of all weights that a clip depends on, by component."""
+        recipes = [*self.chain(clip, caption).values(), *((self.negative,) if self.negative else ())]
+        return {name: digest for recipe in recipes for name, digest in recipe.checkpoints.items()}
 
     def _make_chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
         encode = self._encode(clip, caption)

@@ -73,10 +73,19 @@ class StoredClip:
         chain = self._book.chain(self._clip, caption.text)
         return {StageName.ENHANCE: key} | {stage: recipe.key for stage, recipe in chain.items()}
 
+    @property
+    def caption(self) -> Caption | None:
+        """The caption in use, None while there is none."""
+        return None if self._caption is None else self._caption[1]
+
+    def manifests(self) -> dict[StageName, Manifest]:
+        """The artifact of each stage that has one, in order."""
+        found = ((stage, self.manifest(stage)) for stage in self._book.profile.stages)
+        return {stage: manifest for stage, manifest in found if manifest is not None}
+
     def results(self) -> list[StageResult]:
         """A `reused` result for each stage whose artifact is there, in order."""
-        found = ((stage, self.manifest(stage)) for stage in self._book.profile.stages)
-        return [self._result(stage, manifest, 0.0) for stage, manifest in found if manifest is not None]
+        return [self._result(stage, manifest, 0.0) for stage, manifest in self.manifests().items()]
 
     def result(self, stage: StageName) -> StageResult | None:
         """A `reused` result when the stage has nothing to make of the clip, else None.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
+from magi2.prompts.caption import GIVEN, Caption
 from magi2.prompts.enhance import enhance
 from magi2.recipes.book import prompt_figures
 from magi2.recipes.captions import CAPTION, FALLBACK, caption_flags
@@ -27,15 +28,7 @@ class EnhanceStage(Stage[None]):
 
     def make(self, clip: Clip, models: None, folder: Path) -> Product:
         book = self.context.book
-        preview = book.profile.preview
-        caption = enhance(
-            clip.prompt,
-            images=prompt_figures(clip),
-            mode=book.enhancement_mode,
-            aspect_ratio=f"{preview.width}:{preview.height}",
-            endpoint=self.context.endpoint,
-            compact_format=book.profile.enhancement.compact_format,
-        )
+        caption = self._enhanced(clip) if clip.caption is None else Caption(clip.caption, None, GIVEN, GIVEN)
         path = folder / CAPTION
         path.write_bytes(caption.to_json())
         return Product(
@@ -43,6 +36,18 @@ class EnhanceStage(Stage[None]):
             flags=(FALLBACK,) if caption.fallback else (),
             report={"mode": caption.mode_used, "findings": list(caption.findings), "usage": caption.usage},
             recipe=book.enhance(clip, caption.mode_used),
+        )
+
+    def _enhanced(self, clip: Clip) -> Caption:
+        book = self.context.book
+        preview = book.profile.preview
+        return enhance(
+            clip.prompt,
+            images=prompt_figures(clip),
+            mode=book.enhancement_mode,
+            aspect_ratio=f"{preview.width}:{preview.height}",
+            endpoint=self.context.endpoint,
+            compact_format=book.profile.enhancement.compact_format,
         )
 
     def check_found(self, manifest: Manifest) -> None:

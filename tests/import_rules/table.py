@@ -100,8 +100,8 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config deployment errors inputs jobs.by_hand jobs.render media.delivery "
-        "media.fitness platform prompts recipes report stages types",
+        "artifacts batches catalog checkpoints config delivery deployment errors inputs jobs.by_hand jobs.render "
+        "media.delivery media.fitness platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
@@ -118,8 +118,8 @@ TABLE = [
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
-    # Delivery of finished clips.
-    Row("magi2.delivery", "config errors files", "PIL c2pa cryptography magi2"),
+    # Clips rendered again from their sidecars.
+    Row("magi2.delivery.again", "artifacts batches config delivery deployment errors files inputs types"),
     # Process groups that run the stages of one shard.
     Row(
         "magi2.runtime",
@@ -154,6 +154,12 @@ TABLE = [
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row("magi2.stages.layouts", "config parallel.layout platform types"),
     Row("magi2.stages.progress", "recipes types"),
+    # Delivery of finished clips: signatures, and the record of how each was made.
+    Row(
+        "magi2.delivery",
+        "artifacts config errors files inputs parallel.layout recipes types",
+        "PIL c2pa cryptography magi2 pydantic",
+    ),
     # What determines an artifact, and what of it is stored.
     Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts stages.contracts types"),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
