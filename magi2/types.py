@@ -14,8 +14,8 @@ from typing import Any
 from magi2.errors import InputError
 
 MAX_SEED = 2**53 - 1  # the largest integer that JSON readers keep exact
-CLIP, POSTER, CONTACT_SHEET = "clip.mp4", "poster.jpg", "contact_sheet.jpg"  # the files of a delivered clip
-THUMBNAIL = "thumbnail.webp"  # one more, which clips that were delivered by older versions lack
+CLIP, POSTER, CONTACT_SHEET = "clip.mp4", "poster.jpg", "contact_sheet.jpg"  # the files of a finished clip
+THUMBNAIL = "thumbnail.webp"  # one more, which clips that were made by older versions lack
 
 
 class StageName(StrEnum):
@@ -70,6 +70,14 @@ class FigureImage:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """Where a batch brings a clip: a configured target by its name, and a path below it."""
+
+    target: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Clip:
     """One prompt rendered under one profile with one seed. Identity is content, never a position in a list."""
 
@@ -83,6 +91,7 @@ class Clip:
     priority: int = field(default=0, compare=False)
     caption: str | None = field(default=None, compare=False)
     """What to encode for the prompt, of a clip that is rendered again from its record: no stage asks for another."""
+    deliveries: tuple[Delivery, ...] = field(default=(), compare=False)
 
     @property
     def clip_id(self) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore, NamedLocks
 from magi2.errors import ConfigError
 from magi2.files import private_folder
+
+if TYPE_CHECKING:
+    from minio.credentials import Provider
 
 AWS_ENDPOINT = "https://s3.amazonaws.com"
 _HOST = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
@@ -35,7 +40,7 @@ def open_store(url: str, *, scratch: Path | None = None, lock: NamedLocks | None
     parts = urlsplit(url)
     if parts.scheme == "s3":
         # Not the run folder itself: a sweep of scratch would take locks, running jobs and logs for leftovers.
-        return _open_s3(parts, scratch or _own_scratch(), lock)
+        return _open_s3(s3_place(url), scratch or _own_scratch(), lock)
     raise ConfigError(f"{url}: no store of kind {parts.scheme!r}", hint=_FOLDER_HINT)
 
 
@@ -68,12 +73,20 @@ def canonical_address(url: str) -> str:
     return store.root.resolve().as_uri() if isinstance(store, LocalStore) else store.url
 
 
-def _open_s3(parts: SplitResult, scratch: Path, lock: NamedLocks | None) -> ArtifactStore:
-    # Imported here: the SDK takes 0.2 s that commands on a local store need not pay.
-    from minio.credentials import AWSConfigProvider, ChainedProvider, EnvAWSProvider, EnvMinioProvider
+@dataclass(frozen=True)
+class S3Place:
+    """What an address `s3://bucket/prefix?endpoint=...` says; the prefix as it is written, credentials never."""
 
-    from magi2.artifacts.s3 import S3Store
+    bucket: str
+    prefix: str
+    endpoint: str
+    region: str | None
+    public_endpoint: str | None
 
+
+def s3_place(url: str) -> S3Place:
+    """The parts of an address on an S3 server. Raises ConfigError for one that is none, naming its bucket and path."""
+    parts = urlsplit(url)
     place = f"s3://{parts.netloc.rpartition('@')[2]}{parts.path}"
     if "@" in parts.netloc:
         raise ConfigError(f"{place}: credentials do not belong in an address", hint="set AWS_ACCESS_KEY_ID")
@@ -85,19 +98,39 @@ def _open_s3(parts: SplitResult, scratch: Path, lock: NamedLocks | None) -> Arti
     public = options.get("public_endpoint")
     if not parts.netloc:
         raise ConfigError(f"{place}: the bucket's name is missing", hint=_FOLDER_HINT)
-    return S3Store(
-        parts.netloc,
-        endpoint=_origin(f"{place}: endpoint", options.get("endpoint", AWS_ENDPOINT)),
-        public_endpoint=_origin(f"{place}: public_endpoint", public) if public else None,
+    return S3Place(
+        bucket=parts.netloc,
         prefix=unquote(parts.path),
+        endpoint=s3_origin(f"{place}: endpoint", options.get("endpoint", AWS_ENDPOINT)),
         region=options.get("region") or None,
-        credentials=ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), AWSConfigProvider()]),
+        public_endpoint=s3_origin(f"{place}: public_endpoint", public) if public else None,
+    )
+
+
+def environment_credentials() -> Provider:
+    """What the environment or `~/.aws/credentials` says; asked for when a request is made."""
+    # Imported here: the SDK takes 0.2 s that commands on a local store need not pay.
+    from minio.credentials import AWSConfigProvider, ChainedProvider, EnvAWSProvider, EnvMinioProvider
+
+    return ChainedProvider([EnvAWSProvider(), EnvMinioProvider(), AWSConfigProvider()])
+
+
+def _open_s3(place: S3Place, scratch: Path, lock: NamedLocks | None) -> ArtifactStore:
+    from magi2.artifacts.s3 import S3Store
+
+    return S3Store(
+        place.bucket,
+        endpoint=place.endpoint,
+        public_endpoint=place.public_endpoint,
+        prefix=place.prefix,
+        region=place.region,
+        credentials=environment_credentials(),
         scratch=scratch,
         lock=lock,
     )
 
 
-def _origin(place: str, text: str) -> str:
+def s3_origin(place: str, text: str) -> str:
     """The address of a server, which has a host, perhaps a port and nothing else. Raises: ConfigError."""
     found = _ORIGIN.fullmatch(text)
     if found is None or int(found["port"] or 80) not in range(1, 65536):

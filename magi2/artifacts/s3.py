@@ -98,7 +98,7 @@ class S3Store(BlobStore):
         self._credentials = credentials
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._query: dict[str, list[str] | str | tuple[str]] = {}
-        self._client = self._connect(urllib3.PoolManager)
+        self._client = s3_client(endpoint, credentials, region)
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"
@@ -123,15 +123,9 @@ class S3Store(BlobStore):
     def _place(self, name: str) -> str:
         return f"s3://{self._bucket}/{self._prefix}{name}"
 
-    def _connect(self, pool: type[urllib3.PoolManager]) -> Minio:
-        scheme, _, host = self._endpoint.partition("://")
-        http = pool(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
-        secure = scheme == "https"
-        return Minio(host, credentials=self._credentials, secure=secure, region=self._region, http_client=http)
-
     def _uncached(self) -> Self:
         twin = copy(self)
-        twin._client = self._connect(PastCaches)
+        twin._client = s3_client(self._endpoint, self._credentials, self._region, PastCaches)
         # For a cache that does as it likes: nobody has asked by this address. Servers ignore what begins with x-.
         twin._query = {"x-look": new_attempt()}
         return twin
@@ -159,7 +153,7 @@ class S3Store(BlobStore):
     def _upload(self, path: Path, name: str, sha256: str) -> None:
         with disk_errors(path), self._errors(name):
             self._client.fput_object(
-                self._bucket, self._prefix + name, str(path), content_type=_type_of(name), part_size=PART_SIZE_BYTES
+                self._bucket, self._prefix + name, str(path), content_type=media_type(name), part_size=PART_SIZE_BYTES
             )
         sent, stored = path.stat().st_size, self._size(name)
         if stored != sent:
@@ -278,7 +272,7 @@ class S3Store(BlobStore):
     def _replace(self, name: str, content: bytes) -> None:
         with self._errors(name):
             self._client.put_object(
-                self._bucket, self._prefix + name, BytesIO(content), len(content), content_type=_type_of(name)
+                self._bucket, self._prefix + name, BytesIO(content), len(content), content_type=media_type(name)
             )
 
     def _copy(self, name: str, target: str) -> bool:
@@ -319,7 +313,16 @@ class S3Store(BlobStore):
             yield
 
 
-def _type_of(name: str) -> str:
+def s3_client(
+    endpoint: str, credentials: Provider, region: str | None, pool: type[urllib3.PoolManager] = urllib3.PoolManager
+) -> Minio:
+    """A client of the server at http://host:port or https://host, which waits and tries again within limits."""
+    scheme, _, host = endpoint.partition("://")
+    http = pool(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
+    return Minio(host, credentials=credentials, secure=scheme == "https", region=region, http_client=http)
+
+
+def media_type(name: str) -> str:
     """What a browser is told that an object is."""
     return mimetypes.guess_type(name, strict=False)[0] or "application/octet-stream"  # WebP is none of the strict ones
 

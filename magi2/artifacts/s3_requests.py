@@ -100,11 +100,12 @@ def _line(place: str, text: str) -> str:
     return f"{place}: {cut(' '.join(text.split()), MAX_REASON)}"
 
 
-def create_object(client: Minio, bucket: str, name: str, content: bytes) -> bool:
+def create_object(client: Minio, bucket: str, name: str, content: bytes, content_type: str | None = None) -> bool:
     """Store an object on the condition `If-None-Match: *`. False when the server says that there is one."""
+    kind = {"Content-Type": content_type} if content_type else {}
     try:
         # put_object would send the header as user metadata.
-        client._put_object(bucket, name, content, {"If-None-Match": "*"})
+        client._put_object(bucket, name, content, {"If-None-Match": "*", **kind})
     except S3Error as error:
         if error.code in _TAKEN:
             return False

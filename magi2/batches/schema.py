@@ -23,7 +23,7 @@ from pydantic import (
 from magi2.config.profile import Profile, settings_digest
 from magi2.config.strict import validate
 from magi2.errors import ConfigError, CorruptedArtifactError
-from magi2.types import Clip, FigureImage, StageName
+from magi2.types import Clip, Delivery, FigureImage, StageName
 
 VERSION = 3
 SEALED_SINCE = 3
@@ -65,6 +65,7 @@ class ClipDocument(Content):
     tags: tuple[str, ...]
     priority: int
     caption: str | None = Field(None, exclude_if=lambda caption: caption is None)
+    deliveries: tuple[Delivery, ...] = ()
 
     @classmethod
     def of(cls, clip: Clip, **more: Any) -> Self:

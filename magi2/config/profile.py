@@ -12,7 +12,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from magi2.media.delivery import DeliverySpec
+from magi2.delivery.names import check_template
+from magi2.errors import InputError
+from magi2.inputs.text import is_name
+from magi2.media.delivery import PLACEMENT, DeliverySpec
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
@@ -120,17 +123,31 @@ class Profile(Section):
             )
         return self
 
+    @field_validator("delivery")
+    @classmethod
+    def _delivery_has_names(cls, value: DeliverySpec) -> DeliverySpec:
+        if value.target is not None and not is_name(value.target):
+            raise ValueError("target is no name of one: addresses and folders stand in MAGI2_DELIVERY_TARGETS alone")
+        if value.name is not None:
+            try:
+                check_template(value.name)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return value
+
     @property
     def stages(self) -> tuple[StageName, ...]:
-        """The stages that every clip of this profile passes, in order."""
+        """The stages that make every clip of this profile, in order."""
         return profile_stages(dict(self))
 
     def digest(self) -> str:
-        """SHA-256 of the resolved settings; name and description do not count."""
+        """SHA-256 of the resolved settings; name, description and where clips are delivered do not count."""
         return settings_digest(self.model_dump(mode="json"))
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """The digest of a profile's resolved settings, as documents hold them, whatever version resolved them."""
     content = {name: value for name, value in settings.items() if name not in ("name", "description")}
+    if isinstance(delivery := content.get("delivery"), Mapping):
+        content["delivery"] = {name: value for name, value in delivery.items() if name not in PLACEMENT}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -76,6 +76,10 @@ class Settings:
     """Its currency, also that of budgets (MAGI2_CURRENCY)."""
     notify_conn_id: str | None = None
     """Airflow connection of a webhook that is told when a batch ends or needs somebody (MAGI2_NOTIFY_CONN_ID)."""
+    delivery_targets: str | None = None
+    """Where finished clips are brought, by name: JSON, see `magi2.delivery.targets` (MAGI2_DELIVERY_TARGETS)."""
+    delivery_secrets: str | None = field(default=None, repr=False)
+    """Credentials of such targets, by name: JSON (MAGI2_DELIVERY_SECRETS)."""
     pe_base_url: str | None = None
     """OpenAI-compatible endpoint for prompt enhancement (MAGI2_PE_BASE_URL)."""
     pe_model: str = "gemini-3.1-pro-preview"

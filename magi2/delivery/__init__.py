@@ -1,1 +1,1 @@
-"""Finished clips on their way out: targets, names, signatures, and the record of how each was made; torch-free."""
+"""Clips where they belong: targets, safe names, signatures, and the record of how each was made; torch-free."""

@@ -1,11 +1,11 @@
-"""How a clip is delivered: codec, size, length. Torch-free, since recipes carry it."""
+"""How a clip is delivered: codec, size, length, place. Torch-free, since recipes carry what decides the file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from magi2.errors import ConfigError, InputError
 
@@ -27,6 +27,8 @@ AV1_PRESETS: Mapping[str, int] = {
     "veryslow": 2,
 }
 """The other encoders' names of speed, as SVT-AV1 counts them."""
+PLACEMENT = ("target", "name")
+"""What says where a file goes, and nothing of what it is: no key and no clip's id depends on it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class DeliverySpec:
     """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
     "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
-    `threads` is part of the result: bytes depend on it.
+    `threads` is part of the result: bytes depend on it. `target` and `name` say where the file is brought, see
+    `magi2.delivery`: a configured target, and a template of the path below it.
     """
 
     codec: Codec = "h264"
@@ -45,6 +48,8 @@ class DeliverySpec:
     pad_last_frame: bool = False
     audio_bitrate_kbps: int = 192
     threads: int = 4
+    target: str | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.codec not in ENCODERS:
@@ -60,6 +65,10 @@ class DeliverySpec:
     def encoder(self) -> str:
         """ffmpeg's name of the encoder."""
         return ENCODERS[self.codec]
+
+    def encoding(self) -> dict[str, Any]:
+        """What of this decides the file, for its recipe."""
+        return {name: value for name, value in asdict(self).items() if name not in PLACEMENT}
 
 
 def delivered_frame_count(spec: DeliverySpec, *, frame_count: int, fps: Fraction, sample_count: int) -> int:

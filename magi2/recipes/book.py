@@ -204,7 +204,7 @@ def mux_recipe(profile: Profile, seed: int, decode_key: str) -> Recipe:
     return Recipe(
         stage=StageName.MUX.value,
         version=NUMERICS_VERSION[StageName.MUX],
-        config=asdict(profile.delivery) | {"fps": str(frame_rate(profile))},
+        config=profile.delivery.encoding() | {"fps": str(frame_rate(profile))},
         seed=seed,
         inputs={"decode": decode_key},
     )

@@ -19,12 +19,14 @@ OPTIONS = {
     "price_per_accelerator_hour": "What an hour of one accelerator costs",
     "currency": "Its currency",
     "notify_conn_id": "Connection of a webhook that is told when a batch ends or needs somebody",
+    "delivery_targets": "Where finished clips are brought, by name: JSON of folders and prefixes of buckets",
+    "delivery_secrets": "Credentials of such targets, by name: JSON",
     "pe_base_url": "OpenAI-compatible endpoint that enhances prompts",
     "pe_model": "Its model",
     "pe_api_key": "Its credential",
 }
 """Name and meaning; the variable of `store` is MAGI2_STORE."""
-SENSITIVE = ("catalog", "pe_api_key")
+SENSITIVE = ("catalog", "delivery_secrets", "pe_api_key")
 
 
 def config_section() -> dict[str, Any]:

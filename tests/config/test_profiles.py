@@ -10,6 +10,7 @@ from magi2.config.load import load_negative_prompt, load_profile, override_profi
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, Magi2Error
+from magi2.recipes.book import mux_recipe
 
 CONFIGS = Settings().configs
 
@@ -74,6 +75,23 @@ def test_every_profile_loads_and_has_its_own_digest() -> None:
     assert {"272p", "540p", "1080p", "tiny"} <= set(names)
     digests = {load_profile(name, CONFIGS).digest() for name in names}
     assert len(digests) == len(names)
+
+
+def test_where_a_clip_goes_makes_no_other_clip_and_no_other_file() -> None:
+    plain, placed = (
+        load_profile("tiny", CONFIGS, overrides)
+        for overrides in ([], ["delivery.target=studio", "delivery.name='{clip}.mp4'"])
+    )
+    assert placed.delivery.target == "studio" and placed.digest() == plain.digest()
+    assert mux_recipe(placed, 1, "0" * 64) == mux_recipe(plain, 1, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    "override", ["delivery.target=/mnt/studio", "delivery.target=s3://b/", "delivery.name='../{name}.mp4'"]
+)
+def test_a_profile_names_a_target_and_a_relative_name_alone(override: str) -> None:
+    with pytest.raises(ConfigError, match="delivery"):
+        load_profile("tiny", CONFIGS, [override])
 
 
 def test_digest_ignores_name_and_description_but_no_setting() -> None:

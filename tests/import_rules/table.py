@@ -119,7 +119,9 @@ TABLE = [
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
     # Clips rendered again from their sidecars.
-    Row("magi2.delivery.again", "artifacts batches config delivery deployment errors files inputs types"),
+    Row(
+        "magi2.delivery.again", "artifacts batches config delivery deployment errors files inputs media.delivery types"
+    ),
     # Process groups that run the stages of one shard.
     Row(
         "magi2.runtime",
@@ -157,16 +159,22 @@ TABLE = [
     # Delivery of finished clips: signatures, and the record of how each was made.
     Row(
         "magi2.delivery",
-        "artifacts config errors files inputs parallel.layout recipes types",
+        "artifacts config errors files inputs media.delivery parallel.layout recipes types",
         "PIL c2pa cryptography magi2 pydantic",
+    ),
+    # Delivery: targets, and names that every file system takes.
+    Row(
+        "magi2.delivery.targets magi2.delivery.places",
+        "artifacts config delivery.names errors files inputs",
+        "minio pydantic",
     ),
     # What determines an artifact, and what of it is stored.
     Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts stages.contracts types"),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     Row(
         "magi2.config",
-        "errors inputs media.delivery models.preview.config models.refiner.config models.video_vae.config "
-        "sampling.guidance_config types",
+        "delivery.names errors inputs media.delivery models.preview.config models.refiner.config "
+        "models.video_vae.config sampling.guidance_config types",
         "pydantic",
     ),
     Row("magi2.checkpoints.layout", "artifacts errors files"),
@@ -199,6 +207,7 @@ TABLE = [
         "torch",
     ),
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
+    Row("magi2.delivery.names", "errors inputs types"),
     # Known to all.
     Row("magi2.inputs", "errors files", "yaml"),
     Row("magi2.files", "errors"),

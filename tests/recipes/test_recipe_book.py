@@ -115,6 +115,8 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "delivery.pad_last_frame": ("true", FROM_MUX),
     "delivery.audio_bitrate_kbps": (128, FROM_MUX),
     "delivery.threads": (2, FROM_MUX),
+    "delivery.target": ("studio", set()),
+    "delivery.name": ("a.mp4", set()),
 }
 """Field -> another value, and the stages of a clip from a prompt alone that it changes."""
 WITH_IMAGE = {
