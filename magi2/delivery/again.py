@@ -20,7 +20,7 @@ from magi2.batches.images import read_image
 from magi2.config.load import override_profile, require_named_files
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
-from magi2.delivery.record import NOT_FROM_FILES, NOT_OF_THE_CLIP, marking_of
+from magi2.delivery.record import NOT_FROM_FILES, marking_of
 from magi2.delivery.sidecar import Sidecar
 from magi2.deployment import Deployment
 from magi2.errors import CorruptedArtifactError, InputError
@@ -28,6 +28,7 @@ from magi2.files import disk_errors
 from magi2.inputs.files import InputRoots, UnreadableError
 from magi2.inputs.limits import MAX_PICTURE_BYTES
 from magi2.inputs.text import check_depth, is_name, quoted, shown
+from magi2.media.delivery import PLACEMENT
 from magi2.types import Clip, StageName
 
 _FREE_TEXT = ("settings.delivery.label.text",)
@@ -90,7 +91,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise InputError(f"the sidecar's settings: {error}") from None
     delivery = settings.get("delivery")
-    for key in (*NOT_OF_THE_CLIP, *NOT_FROM_FILES):
+    for key in (*PLACEMENT, *NOT_FROM_FILES):
         if isinstance(delivery, Mapping) and key in delivery:
             hint = f"say it yourself, if you want it: --set delivery.{key}=..."
             raise InputError(f"the sidecar's settings have delivery.{key}, which nobody takes from a file", hint=hint)

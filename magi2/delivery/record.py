@@ -9,6 +9,7 @@ from magi2.artifacts.recipe import JSON
 from magi2.config.price import Price
 from magi2.config.profile import Profile
 from magi2.delivery.sidecar import (
+    SIDECAR_VERSION,
     CostRecord,
     FileRecord,
     ImageRecord,
@@ -18,15 +19,14 @@ from magi2.delivery.sidecar import (
 )
 from magi2.errors import ContractError
 from magi2.inputs.text import is_name
+from magi2.media.delivery import PLACEMENT
 from magi2.parallel.layout import ParallelLayout
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.types import ACCELERATOR_STAGES, CLIP, Clip, StageName
 
-NOT_OF_THE_CLIP = ("target", "name", "sidecar")
-"""Keys of a profile's `delivery` that say where the clip goes, and with what beside it."""
 NOT_FROM_FILES = ("watermark",)
-"""Those that nobody takes from a file: they name code that is run."""
+"""Keys of a profile's `delivery` that nobody takes from a file: they name code that is run."""
 
 
 def make_sidecar(
@@ -48,6 +48,7 @@ def make_sidecar(
         raise ContractError(f"clip {clip.short_id}: is not finished, there is nothing to tell of")
     mux, profile = manifests[StageName.MUX], book.profile
     return Sidecar(
+        version=SIDECAR_VERSION,
         clip_id=clip.clip_id,
         prompt=clip.prompt,
         caption=caption.text,
@@ -68,7 +69,7 @@ def make_sidecar(
 def recorded_settings(profile: Profile) -> dict[str, Any]:
     """A profile's resolved settings as a sidecar has them."""
     settings = profile.model_dump(mode="json", exclude={"name", "description"})
-    left_out = (*NOT_OF_THE_CLIP, *NOT_FROM_FILES)
+    left_out = (*PLACEMENT, *NOT_FROM_FILES)
     settings["delivery"] = {key: value for key, value in settings["delivery"].items() if key not in left_out}
     if not is_name(profile.text.negative_prompt):
         del settings["text"]["negative_prompt"]

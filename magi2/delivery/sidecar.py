@@ -93,7 +93,7 @@ class Sidecar(_Part):
     the bytes in the store, `delivered` those beside this file: others where `signed`.
     """
 
-    version: Literal[1] = SIDECAR_VERSION
+    version: Literal[1]
     clip_id: Sha256
     prompt: str = Field(max_length=MAX_PROMPT_CHARS)
     caption: str = Field(

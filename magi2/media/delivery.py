@@ -27,7 +27,7 @@ AV1_PRESETS: Mapping[str, int] = {
     "veryslow": 2,
 }
 """The other encoders' names of speed, as SVT-AV1 counts them."""
-PLACEMENT = ("target", "name")
+PLACEMENT = ("target", "name", "sidecar")
 """What says where a file goes, and nothing of what it is: no key and no clip's id depends on it."""
 
 
@@ -37,7 +37,8 @@ class DeliverySpec:
     "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
     `threads` is part of the result: bytes depend on it. `target` and `name` say where the file is brought, see
-    `magi2.delivery`: a configured target, and a template of the path below it.
+    `magi2.delivery`: a configured target, and a template of the path below it. A "full" `sidecar` beside it also tells
+    device, host and cost.
     """
 
     codec: Codec = "h264"
@@ -50,6 +51,7 @@ class DeliverySpec:
     threads: int = 4
     target: str | None = None
     name: str | None = None
+    sidecar: Literal["standard", "full"] = "standard"
 
     def __post_init__(self) -> None:
         if self.codec not in ENCODERS:

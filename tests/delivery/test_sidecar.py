@@ -25,6 +25,7 @@ from magi2.types import StageName
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "sidecar.schema.json"
 SIDECAR = Sidecar(
+    version=1,
     clip_id="1" * 64,
     prompt="a heron\ttakes off \U0001f426",
     caption="A heron takes off.",

@@ -117,6 +117,7 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "delivery.threads": (2, FROM_MUX),
     "delivery.target": ("studio", set()),
     "delivery.name": ("a.mp4", set()),
+    "delivery.sidecar": ("full", set()),
 }
 """Field -> another value, and the stages of a clip from a prompt alone that it changes."""
 WITH_IMAGE = {
