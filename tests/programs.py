@@ -13,6 +13,7 @@ PACKAGES = {
     "chromedriver": "chromium-driver",
     "chromium": "chromium",
     "docker-compose": "docker-compose",
+    "exiftool": "libimage-exiftool-perl",
     "ffmpeg": "ffmpeg",
     "make": "make",
     "openssl": "openssl",

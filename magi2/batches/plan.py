@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Literal
 
-from magi2.artifacts.recipe import canonical_json, sha256_text
+from magi2.artifacts.recipe import JSON, canonical_json, sha256_text
 from magi2.artifacts.removals import read_removals
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
@@ -46,6 +46,7 @@ from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
+from magi2.recipes.marking import marking_config
 from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
@@ -116,6 +117,8 @@ class BatchPlan:
     """Keys of the artifacts of each clip to render, by clip id, as far as its caption is known."""
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
+    marking: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    """What the recipes of the files say of their marks, by profile digest."""
 
     @property
     def clips(self) -> int:
@@ -173,6 +176,7 @@ def plan_batch(
         finished=finished,
         keys=keys,
         text_flags=text_flags,
+        marking={digest: marking_config(profile, book_of(digest).marking) for digest, profile in profiles.items()},
     )
 
 
@@ -295,6 +299,7 @@ def _batch_document(plan: BatchPlan) -> BatchDocument:
         shards=len(plan.shards),
         clips=plan.clips,
         missing=dict(plan.missing),
+        marking={digest: dict(marking) for digest, marking in plan.marking.items()},
         by_hand=plan.by_hand,
         **origin,
     )

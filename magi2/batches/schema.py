@@ -138,7 +138,8 @@ class ByHand(Content):
 class BatchDocument(Document):
     """A batch as planned. `profiles` are resolved, by digest; `missing` counts the clips that lack a stage.
 
-    `by_hand` says which process renders it; a batch without it is rendered by a run of Airflow.
+    `by_hand` says which process renders it; a batch without it is rendered by a run of Airflow. `marking` is what the
+    recipes of its files say of their marks, by profile; older versions knew of none.
     """
 
     batch_id: str
@@ -156,6 +157,7 @@ class BatchDocument(Document):
     requested_by: str | None = None
     parent_batch_id: str | None = None
     by_hand: ByHand | None = None
+    marking: dict[str, dict[str, Any]] = {}
 
     def settings(self, digest: str) -> dict[str, Any]:
         """A profile as it was resolved. Raises CorruptedArtifactError for one that the batch does not have."""

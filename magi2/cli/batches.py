@@ -23,6 +23,7 @@ def plan_command(
     from magi2.batches.intake import plan_location
     from magi2.batches.plan import BatchOptions
     from magi2.deployment import Deployment
+    from magi2.recipes.marking import producer_line
 
     deployment = Deployment.from_environment()
     store = deployment.store_to_render(dry_run=True)
@@ -47,6 +48,7 @@ def plan_command(
         "cost": cost,
         "budget": budget,
         "currency": price.currency if price else None,
+        "content_producer": deployment.settings.content_producer,
     }
     if as_json:
         print_json(summary)
@@ -56,6 +58,7 @@ def plan_command(
     results.print(f"{plan.clips} clips, {len(plan.cached)} finished already, {len(plan.shards)} shards")
     for stage, count in plan.missing.items():
         results.print(f"  {stage:<10}{count} to do")
+    results.print(producer_line(deployment.settings.content_producer))
     known = f"about {estimate.total_s:,.0f} accelerator-seconds"
     rest = f", not counting {', '.join(estimate.unmeasured)}, never measured here" if estimate.unmeasured else ""
     results.print(known + rest)

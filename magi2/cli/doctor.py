@@ -75,6 +75,7 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
         ("accelerator", _accelerator),
         ("torchada", _torchada),
         ("ffmpeg", _ffmpeg),
+        ("marks", _marks),
         ("libraries", _libraries),
         ("kernels", _kernels),
         ("store", _store),
@@ -175,6 +176,12 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
     return Finding(
         "ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} delivers, with {delivery.encoder}, ffv1, aac{instead}"
     )
+
+
+def _marks(settings: Settings, profile: str) -> Finding:
+    from magi2.recipes.marking import producer_line
+
+    return Finding("marks", True if settings.content_producer else None, producer_line(settings.content_producer))
 
 
 def _libraries(settings: Settings, profile: str) -> Finding:

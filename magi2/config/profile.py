@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from magi2.delivery.names import check_template
 from magi2.errors import InputError
 from magi2.inputs.text import is_name
-from magi2.media.delivery import PLACEMENT, DeliverySpec
+from magi2.media.delivery import BESIDE_ENCODING, PLACEMENT, DeliverySpec
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
@@ -147,7 +147,19 @@ class Profile(Section):
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """The digest of a profile's resolved settings, as documents hold them, whatever version resolved them."""
+    return hashlib.sha256(json.dumps(settings_content(settings), sort_keys=True).encode()).hexdigest()
+
+
+def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a profile's resolved settings its digest covers: not name and description, where clips are delivered,
+    nor marks as they are by default, which profiles of before there were any do not have.
+    """
     content = {name: value for name, value in settings.items() if name not in ("name", "description")}
     if isinstance(delivery := content.get("delivery"), Mapping):
-        content["delivery"] = {name: value for name, value in delivery.items() if name not in PLACEMENT}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        usual = {name: getattr(DeliverySpec(), name) for name in BESIDE_ENCODING}
+        content["delivery"] = {
+            name: value
+            for name, value in delivery.items()
+            if name not in PLACEMENT and not (name in usual and value == usual[name])
+        }
+    return content

@@ -12,6 +12,7 @@ from pathlib import Path
 from magi2.config.installed import installed_folder
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError
+from magi2.inputs.limits import MAX_NAME_CHARS
 
 WEIGHTS_HINT = (
     "point it at the published weights, at the repository's examples/demo_checkpoint for --profile demo, "
@@ -32,7 +33,7 @@ def _default_store() -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a deployment decides and a clip's bits do not depend on; secrets never show in `repr`."""
+    """What a deployment decides; of a clip's bits only its marks depend on it. Secrets never show in `repr`."""
 
     ckpt_root: Path | None = None
     """Folder with preview/, refiner/, text_encoder/, vae/, turbo_vae/, stable-audio-open-1.0/ (MAGI2_CKPT_ROOT)."""
@@ -60,6 +61,8 @@ class Settings:
     """cuda, musa or cpu, optionally with an index; by default what the machine has (MAGI2_DEVICE)."""
     ffmpeg: str | None = None
     """Path of the ffmpeg program; by default the system's, else imageio-ffmpeg's (MAGI2_FFMPEG)."""
+    content_producer: str = ""
+    """Who the delivered files name as the producer of their content (MAGI2_CONTENT_PRODUCER)."""
     deterministic: bool = False
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
     layout: str | None = None
@@ -139,15 +142,32 @@ def _parse(variable: str, name: str, text: str) -> object:
     if name == "input_roots":
         return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
     if name == "deterministic":
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ConfigError(f"environment: {variable}={text!r} is neither 0 nor 1")
-        return text.lower() in ("1", "true")
+        return _switch(variable, text)
     if name == "snapshot_every":
-        if not text.isdecimal():
-            raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
-        return int(text)
+        return _steps(variable, text)
     if name in _NUMBERS:
         return _number(variable, text, _NUMBERS[name])
+    if name == "content_producer":
+        return _line(variable, text)
+    return text
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text.lower() not in ("0", "1", "true", "false"):
+        raise ConfigError(f"environment: {variable}={text!r} is neither 0 nor 1")
+    return text.lower() in ("1", "true")
+
+
+def _steps(variable: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"environment: {variable}={text!r} is not a number of steps")
+    return int(text)
+
+
+def _line(variable: str, text: str) -> str:
+    """A name that may stand in a file or a table. Raises ConfigError."""
+    if not text.isprintable() or len(text) > MAX_NAME_CHARS:
+        raise ConfigError(f"environment: {variable} is no name of at most {MAX_NAME_CHARS} characters on one line")
     return text
 
 

@@ -17,6 +17,7 @@ from magi2.media.audio import audio_sample_count
 from magi2.media.delivery import (
     AV1_PRESETS,
     ENCODERS,
+    METADATA_LIMIT_BYTES,
     SAMPLE_RATE_HZ,
     DeliverySpec,
     Fit,
@@ -24,6 +25,7 @@ from magi2.media.delivery import (
     delivered_frame_count,
 )
 from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
+from magi2.media.marks.xmp import xmp_box
 from magi2.media.reading import open_media, video_stream
 
 SCALERS: Mapping[Fit, str] = {"crop": "lanczos", "scale": "lanczos", "nearest": "neighbor"}
@@ -32,8 +34,6 @@ SCALER_FLAGS = "accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 AAC_FRAME_SAMPLES = 1024
 """What the encoder takes at a time; ffmpeg 5.1 cuts a sound to it by itself unless the sound is silence alone."""
 METADATA_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
-METADATA_LIMIT_BYTES = 100_000
-"""A single argument of a program may hold 128 KiB on Linux."""
 
 
 def deliver(
@@ -50,9 +50,10 @@ def deliver(
     """Encode the lossless `video` (`frame_count` frames at `fps`) and `audio` into the mp4 `target`.
 
     yuv420p with BT.709 matrix and tags, limited range, constant frame rate, AAC cut (or filled with silence) to the
-    picture's exact length, index in front, `metadata` in the container. Same inputs, program and thread count: same
-    bytes. Raises: MissingToolError without the encoder, InputError when the size cannot be reached or metadata cannot
-    be stored, MediaError when an input is unreadable or ffmpeg fails.
+    picture's exact length, index in front, `metadata` in the container, and at its end a packet of XMP that says that a
+    model made it. Same inputs, program and thread count: same bytes. Raises: MissingToolError without the encoder,
+    InputError when the size cannot be reached or metadata cannot be stored, MediaError when an input is unreadable or
+    ffmpeg fails.
     """
     ffmpeg.require(spec.encoder, "aac", known=tuple(ENCODERS.values()))
     total = delivered_frame_count(spec, frame_count=frame_count, fps=fps, sample_count=audio_sample_count(audio))
@@ -62,6 +63,8 @@ def deliver(
     with partial_file(target, MediaError) as partial:
         stream = graph.output(picture, sound, file_url(partial), **options)
         run_ffmpeg(ffmpeg, stream, purpose=f"deliver {target}")
+        with partial.open("ab") as file:
+            file.write(xmp_box())
 
 
 def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int) -> Any:

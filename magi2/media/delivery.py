@@ -10,8 +10,13 @@ from typing import Any, Literal
 from magi2.errors import ConfigError, InputError
 
 SAMPLE_RATE_HZ = 44_100
+METADATA_LIMIT_BYTES = 100_000
+"""Of one entry, its key included: a single argument of a program may hold 128 KiB on Linux."""
+BESIDE_ENCODING = ("provenance",)
+"""Fields of a DeliverySpec that shape neither picture nor sound, and yet the file."""
 Codec = Literal["h264", "hevc", "av1"]
 Fit = Literal["crop", "scale", "nearest"]
+Provenance = Literal["full", "ids", "none"]
 
 ENCODERS: Mapping[Codec, str] = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 HIGHEST_CRF: Mapping[Codec, int] = {"h264": 51, "hevc": 51, "av1": 63}
@@ -36,9 +41,10 @@ class DeliverySpec:
     """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
     "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
-    `threads` is part of the result: bytes depend on it. `target` and `name` say where the file is brought, see
-    `magi2.delivery`: a configured target, and a template of the path below it. A "full" `sidecar` beside it also tells
-    device, host and cost.
+    `threads` is part of the result: bytes depend on it. `provenance` says what the file tells of its making: "ids"
+    keys, profile and seed, "full" prompt, caption and settings, too. `target` and `name` say where the file is
+    brought, see `magi2.delivery`: a configured target, and a template of the path below it. A "full" `sidecar` beside
+    it also tells device, host and cost.
     """
 
     codec: Codec = "h264"
@@ -49,6 +55,7 @@ class DeliverySpec:
     pad_last_frame: bool = False
     audio_bitrate_kbps: int = 192
     threads: int = 4
+    provenance: Provenance = "ids"
     target: str | None = None
     name: str | None = None
     sidecar: Literal["standard", "full"] = "standard"
@@ -63,14 +70,15 @@ class DeliverySpec:
         if self.size is not None:
             check_even(*self.size)
 
+    def encoding(self) -> dict[str, Any]:
+        """The fields that shape picture and sound, as plain values."""
+        beside = (*BESIDE_ENCODING, *PLACEMENT)
+        return {name: value for name, value in asdict(self).items() if name not in beside}
+
     @property
     def encoder(self) -> str:
         """ffmpeg's name of the encoder."""
         return ENCODERS[self.codec]
-
-    def encoding(self) -> dict[str, Any]:
-        """What of this decides the file, for its recipe."""
-        return {name: value for name, value in asdict(self).items() if name not in PLACEMENT}
 
 
 def delivered_frame_count(spec: DeliverySpec, *, frame_count: int, fps: Fraction, sample_count: int) -> int:

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_media(path: Path) -> Iterator[InputContainer]:
-    """An open container; every ffmpeg error inside the block becomes a MediaError naming the file."""
+def open_media(path: Path, *, metadata_errors: str = "strict") -> Iterator[InputContainer]:
+    """An open container; every ffmpeg error inside the block becomes a MediaError naming the file.
+
+    `metadata_errors` says what becomes of tags that are no UTF-8, as in `bytes.decode`.
+    """
     if not path.is_file():
         raise MediaError(f"{path}: no such media file")
     try:
-        with av.open(str(path.absolute()), mode="r") as container:
+        with av.open(str(path.absolute()), mode="r", metadata_errors=metadata_errors) as container:
             yield container
     except av.FFmpegError as error:
         raise MediaError(f"{path}: not readable: {error.strerror}") from error

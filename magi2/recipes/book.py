@@ -20,6 +20,7 @@ from magi2.prompts.figures import Figure, add_figure_hint
 from magi2.prompts.instructions import template_digest
 from magi2.prompts.offline import STRUCTURER_VERSION
 from magi2.prompts.words import words_digest
+from magi2.recipes.marking import UNSIGNED, Marking, marked_texts, marking_config
 from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, Clip, StageName
 
 NUMERICS_VERSION: Mapping[str, int] = dict.fromkeys(ARTIFACT_FOLDERS, 1) | {StageName.PREVIEW: 2}
@@ -52,7 +53,8 @@ def encoder_text(clip: Clip, caption: str) -> str:
 class RecipeBook:
     """The recipes of one profile on one set of weights.
 
-    `fingerprints` maps a component to its SHA-256. The chain of a clip is worked out once for all its stages.
+    `fingerprints` maps a component to its SHA-256, `marking` is what the deployment has files say. The chain of a clip
+    is worked out once for all its stages.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class RecipeBook:
         negative_prompt: str | None,
         enhancement_mode: str,
         enhancement_model: str | None,
+        marking: Marking = UNSIGNED,
     ) -> None:
         self.profile = profile
         self.fingerprints = fingerprints
         self.negative_prompt = negative_prompt
         self.enhancement_mode = enhancement_mode
         self.enhancement_model = enhancement_model
+        self.marking = marking
         self._chain = lru_cache(maxsize=4096)(self._make_chain)
 
     def enhance(self, clip: Clip, mode: str | None = None) -> Recipe:
@@ -132,7 +136,9 @@ class RecipeBook:
             checkpoints=(video_decoder, "audio_vae"),
             inputs={"video": video.key, "audio": preview.key},
         )
-        return chain | {StageName.DECODE: decode, StageName.MUX: mux_recipe(self.profile, clip.seed, decode.key)}
+        config = marking_config(self.profile, self.marking)
+        mux = mux_recipe(self.profile, config, marked_texts(self.profile, clip.prompt, caption), clip.seed, decode.key)
+        return chain | {StageName.DECODE: decode, StageName.MUX: mux}
 
     def _encode(self, clip: Clip, caption: str) -> Recipe:
         config, checkpoints = dict(self._text), ["text_encoder"]
@@ -199,13 +205,19 @@ class RecipeBook:
         )
 
 
-def mux_recipe(profile: Profile, seed: int, decode_key: str) -> Recipe:
-    """The recipe of the delivered file of a decoded clip: no weights are in it, nor the clip's caption."""
+def mux_recipe(
+    profile: Profile, marking: Mapping[str, JSON], texts: Mapping[str, str], seed: int, decode_key: str
+) -> Recipe:
+    """The recipe of the delivered file of a decoded clip: no weights are in it.
+
+    `marking` is what `marking_config` gives, `texts` the digests of the clip's own texts that the file holds.
+    """
     return Recipe(
         stage=StageName.MUX.value,
         version=NUMERICS_VERSION[StageName.MUX],
-        config=profile.delivery.encoding() | {"fps": str(frame_rate(profile))},
+        config=profile.delivery.encoding() | {"fps": str(frame_rate(profile)), "marking": marking},
         seed=seed,
+        external=texts,
         inputs={"decode": decode_key},
     )
 

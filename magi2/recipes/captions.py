@@ -8,6 +8,7 @@ from pathlib import Path
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.stages.contracts import CAPTION_FILE
 from magi2.types import Clip, StageName
@@ -30,6 +31,16 @@ def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | Non
     mode = book.enhancement_mode
     keys = [book.enhance(clip, stored).key for stored in ((mode, "offline") if mode == "llm-then-offline" else (mode,))]
     return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
+
+
+def stored_caption(store: ArtifactStore, key: str) -> Caption | None:
+    """The caption of a key, None when it is not there or damaged; nothing is changed."""
+    try:
+        if store.find(StageName.ENHANCE, key) is None:
+            return None
+        return Caption.from_json(store.fetch(StageName.ENHANCE, key, CAPTION).read_bytes())
+    except (CorruptedArtifactError, ContractError):
+        return None
 
 
 def fetch_or_condemn(store: ArtifactStore, stage: str, key: str, name: str) -> Path:

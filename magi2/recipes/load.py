@@ -10,6 +10,7 @@ from magi2.config.settings import Settings
 from magi2.prompts.client import DEFAULT_BASE_URL, EndpointSettings
 from magi2.prompts.enhance import resolve_mode
 from magi2.recipes.book import RecipeBook
+from magi2.recipes.marking import Marking
 
 
 def recipe_book(profile: Profile, settings: Settings, weights: Mapping[str, str]) -> RecipeBook:
@@ -24,6 +25,7 @@ def recipe_book(profile: Profile, settings: Settings, weights: Mapping[str, str]
         negative_prompt=load_negative_prompt(profile, settings.configs),
         enhancement_mode=resolve_mode(profile.enhancement.mode, endpoint),
         enhancement_model=endpoint.model if endpoint else None,
+        marking=Marking(producer=settings.content_producer),
     )
 
 

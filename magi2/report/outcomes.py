@@ -19,6 +19,7 @@ from magi2.batches.schema import (
     ResultsDocument,
     StageOutcome,
 )
+from magi2.config.profile import Profile
 from magi2.errors import (
     MAX_PROMPT,
     MAX_REASON,
@@ -29,6 +30,8 @@ from magi2.errors import (
     cut,
 )
 from magi2.recipes.book import mux_recipe
+from magi2.recipes.captions import stored_caption
+from magi2.recipes.marking import marked_texts
 from magi2.types import StageName, profile_stages
 
 logger = logging.getLogger(__name__)
@@ -155,14 +158,23 @@ class ShardOutcomes:
     def _file_keys(self, clip: ClipDocument) -> list[str]:
         named = self._results.keys(StageName.MUX, clip.clip_id)
         decoded = self._results.keys(StageName.DECODE, clip.clip_id)
-        if not decoded:
+        marking = self._batch.marking.get(self._digest)
+        if not decoded or marking is None:
             return named
         try:
             profile = self._batch.profile(self._digest)
         except ConfigError as error:
             logger.warning("files that no result names are not looked for: %s", error)
             return named
-        return [*named, *(mux_recipe(profile, clip.seed, key).key for key in decoded)]
+        texts = self._written_texts(profile, clip)
+        return [*named, *(mux_recipe(profile, marking, text, clip.seed, key).key for text in texts for key in decoded)]
+
+    def _written_texts(self, profile: Profile, clip: ClipDocument) -> list[dict[str, str]]:
+        """What recipes of the clip's file may say of its texts: one for each caption that any shard told of."""
+        if not marked_texts(profile, clip.prompt, ""):
+            return [{}]
+        captions = (stored_caption(self._store, key) for key in self._results.keys(StageName.ENHANCE, clip.clip_id))
+        return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]
 
 
 def _find_file(store: ArtifactStore, key: str) -> Manifest | None:

@@ -13,6 +13,7 @@ from magi2.media.delivery import delivered_frame_count
 from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.recipes.book import delivered_frames, frame_rate
+from magi2.recipes.marking import clip_tags
 from magi2.stages.base import Product, Stage
 from magi2.stages.context import missing_input
 from magi2.stages.contracts import PICTURE, PROBE, SOUND, check_promise
@@ -40,12 +41,8 @@ class MuxStage(Stage[None]):
         picture = self.context.payload(StageName.DECODE, decode_key, PICTURE)
         sound = self.context.payload(StageName.DECODE, decode_key, SOUND)
         spec, fps, frames = profile.delivery, frame_rate(profile), delivered_frames(profile)
-        metadata = {
-            "comment": "made with MAGI-2 Preview",
-            "magi2_artifact": recipe.key,
-            "magi2_decoded_from": decode_key,
-            "magi2_seed": str(clip.seed),
-        }
+        caption = self.context.caption(clip).text
+        metadata = clip_tags(profile, self.context.book.marking, recipe, clip.prompt, caption)
         target = folder / CLIP
         deliver(
             picture, sound, target, spec, fps=fps, frame_count=frames, metadata=metadata, ffmpeg=self.context.ffmpeg

@@ -15,6 +15,7 @@ OPTIONS = {
     "input_roots": "Further folders, separated by a colon, from which runs read inputs",
     "configs": "Folder of profiles and architectures in place of the installed ones",
     "layout": "Ranks of preview and refiner, as in sp8.cfg1.ep4",
+    "content_producer": "Whom delivered files name as the producer of their content",
     "ffmpeg": "Path of ffmpeg, 5.1 or later",
     "price_per_accelerator_hour": "What an hour of one accelerator costs",
     "currency": "Its currency",

@@ -93,6 +93,7 @@ class PlanOperator(Magi2Operator):
         from magi2.deployment import Deployment
         from magi2.jobs.recorder import CatalogRecorder
         from magi2.media.fitness import fit_ffmpeg
+        from magi2.recipes.marking import producer_line
 
         require_airflow()
         deployment = Deployment.from_environment()
@@ -113,6 +114,7 @@ class PlanOperator(Magi2Operator):
             logger.error("refused row %d: %.200s", row.number, row.reason)
         counts = (plan.batch_id, plan.clips, len(plan.cached), len(plan.refused), len(plan.shards))
         logger.info("batch %s: %d clips, %d finished already, %d rows refused, %d shards", *counts)
+        logger.info(producer_line(deployment.settings.content_producer))
         return [shard.number for shard in plan.shards]
 
     def _plan(self, deployment: Deployment, context: Context, scratch: Path) -> BatchPlan:

@@ -52,7 +52,7 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
     monkeypatch.setenv("MAGI2_DEVICE", "cpu:0")
     said = magi2("doctor", "--profile", "tiny")
     assert said.code == 0 and "BAD" not in said.out and said.err == ""
-    assert len(said.out.splitlines()) == 10
+    assert len(said.out.splitlines()) == 11
     findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
     assert list(findings) == [
         *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "libraries", "kernels"),

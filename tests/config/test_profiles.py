@@ -83,7 +83,7 @@ def test_where_a_clip_goes_makes_no_other_clip_and_no_other_file() -> None:
         for overrides in ([], ["delivery.target=studio", "delivery.name='{clip}.mp4'"])
     )
     assert placed.delivery.target == "studio" and placed.digest() == plain.digest()
-    assert mux_recipe(placed, 1, "0" * 64) == mux_recipe(plain, 1, "0" * 64)
+    assert mux_recipe(placed, {}, {}, 1, "0" * 64) == mux_recipe(plain, {}, {}, 1, "0" * 64)
 
 
 @pytest.mark.parametrize(

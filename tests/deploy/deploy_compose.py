@@ -29,7 +29,7 @@ def example_environment(example: Path = ENV_EXAMPLE) -> dict[str, str]:
     """An example's variables with a value for each that has none and needs one."""
     shown = ("PRICE_PER_ACCELERATOR_HOUR", "CURRENCY", "NOTIFY_CONN_ID", "AIRFLOW_PUBLIC_URL")
     sizes = ("POOL_MAGI2_CPU", "POOL_MAGI2_GPU1", "POOL_MAGI2_GPU8", "CPU_WORKER_MEMORY", "GPU_WORKER_MEMORY")
-    optional = ("AIRFLOW_BIND", "LAYOUT", *shown, *sizes, "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
+    optional = ("AIRFLOW_BIND", "LAYOUT", "CONTENT_PRODUCER", *shown, *sizes, "PE_BASE_URL", "PE_MODEL", "PE_API_KEY")
     names = [name for name in env_lines(example) if name not in optional]
     addresses = {"FIRST_HOST": "10.0.0.1", "WORKER_BIND": "10.0.0.2", "WORKER_HOSTNAME": "node-2"}
     folders = {name: f"/example/{name}" for name in names if name.endswith("_DIR")}

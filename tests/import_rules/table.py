@@ -169,7 +169,10 @@ TABLE = [
         "minio pydantic",
     ),
     # What determines an artifact, and what of it is stored.
-    Row("magi2.recipes", "artifacts config errors models.preview.lengths prompts stages.contracts types"),
+    Row(
+        "magi2.recipes",
+        "artifacts config errors media.delivery media.marks models.preview.lengths prompts stages.contracts types",
+    ),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     Row(
         "magi2.config",
@@ -190,12 +193,14 @@ TABLE = [
     Row("magi2.parallel", "errors", "torch", heavy=True),
     Row("magi2.platform", "errors", "torch", heavy=True),
     # What of that is read where nothing is computed: settings of models, layouts of ranks, files.
+    Row("magi2.media.marks.read", "errors files media.marks media.reading"),
     Row(
         "magi2.media.fitness magi2.media.lossless magi2.media.deliver magi2.media.audio magi2.media.probe "
         "magi2.media.reading",
-        "errors files media.delivery media.ffmpeg",
+        "errors files media.delivery media.ffmpeg media.marks",
         "av ffmpeg torch",
     ),
+    Row("magi2.media.marks", "errors inputs"),
     Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
     Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),

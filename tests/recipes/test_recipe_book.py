@@ -12,16 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
-from magi2.config.load import load_negative_prompt, load_profile
-from magi2.config.profile import Profile
-from magi2.recipes.book import RecipeBook
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.load import load_profile
 from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, Clip, FigureImage, StageName
+from tests.recipes.recipe_books import FINGERPRINTS, FROM_IMAGE, FROM_PROMPT, changed, keys_of, make_book
 from tests.render_helpers import CONFIGS, flip_byte
-
-FINGERPRINTS = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
-FROM_PROMPT = Clip("a heron", 7, "tiny", "0")
-FROM_IMAGE = replace(FROM_PROMPT, figures=(FigureImage(1, Path("a.png"), "a" * 64),))
 
 ENHANCE, ENCODE = StageName.ENHANCE, StageName.ENCODE
 PREVIEW, REFINE, DECODE, MUX = StageName.PREVIEW, StageName.REFINE, StageName.DECODE, StageName.MUX
@@ -33,29 +28,6 @@ FROM_PREVIEW = {PREVIEW, *FROM_REFINE}
 FROM_ENCODE = {ENCODE, *FROM_PREVIEW}
 FROM_TEXT = {NEGATIVE, *FROM_ENCODE}
 
-Keys = dict[str, str]
-
-
-def make_book(profile: Profile, mode: str = "off", **changes: Any) -> RecipeBook:
-    arguments: dict[str, Any] = {
-        "fingerprints": FINGERPRINTS,
-        "negative_prompt": load_negative_prompt(profile, CONFIGS),
-        "enhancement_mode": mode,
-        "enhancement_model": "some-model" if mode.startswith("llm") else None,
-    }
-    return RecipeBook(profile, **{**arguments, **changes})
-
-
-def keys_of(book: RecipeBook, clip: Clip, caption: str | None = None) -> Keys:
-    recipes = {ENHANCE: book.enhance(clip), **book.chain(clip, clip.prompt if caption is None else caption)}
-    if book.negative:
-        recipes[NEGATIVE] = book.negative
-    return {stage: recipe.key for stage, recipe in recipes.items()}
-
-
-def changed(before: Keys, after: Keys) -> set[str]:
-    return {stage for stage in ALL if before.get(stage) != after.get(stage)}
-
 
 def changed_by(override: str, clip: Clip, mode: str) -> set[StageName]:
     before, after = load_profile("tiny", CONFIGS), load_profile("tiny", CONFIGS, [override])
@@ -65,7 +37,7 @@ def changed_by(override: str, clip: Clip, mode: str) -> set[StageName]:
 ARCHITECTURES = {
     "architectures.preview": ("preview", FROM_PREVIEW),
     "architectures.refiner": ("refiner", FROM_REFINE),
-    "architectures.video_vae": ("wan2.2_vae", set()),  # with an image or the Wan decoder it counts, see below
+    "architectures.video_vae": ("wan2.2_vae", FROM_MUX),  # with an image or the Wan decoder it counts, see below
 }
 GUIDANCE = {
     "video_txt_guidance_scale": 4.0,
@@ -90,14 +62,14 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "text.on_overflow": ("truncate", FROM_TEXT),
     "text.use_negative_prompt": ("false", {NEGATIVE, *FROM_PREVIEW}),
     "text.negative_prompt": ("profiles/tiny.yaml", {NEGATIVE, *FROM_PREVIEW}),
-    "enhancement.mode": ("offline", set()),  # what it resolves to counts, see below
-    "enhancement.compact_format": ("json", set()),
+    "enhancement.mode": ("offline", FROM_MUX),  # what it resolves to counts, see below
+    "enhancement.compact_format": ("json", FROM_MUX),
     "preview.width": (160, FROM_PREVIEW),
     "preview.height": (96, FROM_PREVIEW),
     "preview.steps": (9, FROM_PREVIEW),
     "preview.shift": (6.5, FROM_PREVIEW),
     "preview.use_ref_for_uncond": ("false", FROM_PREVIEW),
-    "preview.ref_image_type": ("square", set()),
+    "preview.ref_image_type": ("square", FROM_MUX),
     **{f"preview.guidance.{name}": (value, FROM_PREVIEW) for name, value in GUIDANCE.items()},
     "refiner.width": (288, FROM_REFINE),
     "refiner.height": (160, FROM_REFINE),
@@ -118,8 +90,12 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "delivery.target": ("studio", set()),
     "delivery.name": ("a.mp4", set()),
     "delivery.sidecar": ("full", set()),
+    "delivery.provenance": ("full", FROM_MUX),
 }
-"""Field -> another value, and the stages of a clip from a prompt alone that it changes."""
+"""Field -> another value, and the stages of a clip from a prompt alone that it changes.
+
+A delivered file names its profile, so all that is part of one's identity changes mux.
+"""
 WITH_IMAGE = {
     "preview.width": FROM_ENCODE,
     "preview.height": FROM_ENCODE,
