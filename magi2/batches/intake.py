@@ -19,6 +19,7 @@ from magi2.config.price import price_for_budget
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
+from magi2.delivery.credentials import check_signing
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.text import shown
@@ -45,7 +46,8 @@ def plan_location(
     Somebody who may start runs on this machine, but not read its files, is given `roots`: the file, `images` and what
     the rows name lie in them, and profiles and negative prompts are names. The user of this machine needs none: rows
     name what lies in the file's folder or in `images`.
-    Raises: InputError for a file or rows that cannot be rendered, ConfigError, CheckpointError.
+    Raises: InputError for a file or rows that cannot be rendered, ConfigError, CheckpointError, and what
+    `check_signing` does where clips are to be signed.
     """
     path = local_path(location)
     weights = CheckpointFolder(settings.checkpoint_root())
@@ -63,6 +65,7 @@ def plan_location(
         return resolved
 
     _check_price(settings, options)
+    check_signing(settings)
     profile_of(None)  # a wrong default or override is nobody's row
     batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots)
     profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
@@ -92,6 +95,7 @@ def plan_rerun(
 ) -> BatchPlan:
     """The plan of an earlier batch under changed profiles, see `rerun_batch`; nothing is written but its images."""
     _check_price(settings, options)
+    check_signing(settings)
     earlier = load_batch(store, batch_id)
     weights = CheckpointFolder(settings.checkpoint_root())
     batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch)

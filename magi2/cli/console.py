@@ -45,14 +45,16 @@ def warn_of_mismatch(deployment: Deployment) -> None:
 def check_machine(deployment: Deployment, profiles: Collection[Profile]) -> None:
     """Refuse what cannot be made or delivered here before anything is, and say which ffmpeg is used in another's place.
 
-    Raises: CheckpointError as `require_fit` does, MissingToolError as `fit_ffmpeg` does.
+    Raises: CheckpointError as `require_fit` does, MissingToolError as `fit_ffmpeg` does, what `check_signing` does.
     """
     from magi2.checkpoints.fit import require_fit
+    from magi2.delivery.credentials import check_signing
     from magi2.media.fitness import fit_ffmpeg
 
     program = fit_ffmpeg(deployment.settings.ffmpeg, *{profile.delivery for profile in profiles})
     if program.passed_over:
         errors.print(f"warning: {program.path} is used, since {program.passed_over}", style="yellow")
+    check_signing(deployment.settings)
     for profile in profiles:
         require_fit(profile, deployment.weights, deployment.settings.configs)
 

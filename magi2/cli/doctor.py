@@ -76,6 +76,7 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
         ("torchada", _torchada),
         ("ffmpeg", _ffmpeg),
         ("marks", _marks),
+        ("signatures", _signatures),
         ("libraries", _libraries),
         ("kernels", _kernels),
         ("store", _store),
@@ -176,6 +177,13 @@ def _ffmpeg(settings: Settings, profile: str) -> Finding:
     return Finding(
         "ffmpeg", True, f"{ffmpeg.path} {ffmpeg.version} delivers, with {delivery.encoder}, ffv1, aac{instead}"
     )
+
+
+def _signatures(settings: Settings, profile: str) -> Finding:
+    from magi2.delivery.credentials import check_signing
+
+    says = check_signing(settings)
+    return Finding("signatures", True if says else None, says or "none are made (MAGI2_C2PA_CERTIFICATE is not set)")
 
 
 def _marks(settings: Settings, profile: str) -> Finding:

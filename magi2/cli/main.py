@@ -9,7 +9,7 @@ import typer
 from rich.logging import RichHandler
 
 from magi2 import __version__
-from magi2.cli import airflow, batches, catalog, checkpoint, doctor, profile, render, report, rerun, status
+from magi2.cli import airflow, batches, catalog, checkpoint, doctor, profile, provenance, render, report, rerun, status
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
@@ -29,6 +29,8 @@ app.command("plan")(batches.plan_command)
 app.command("gc")(batches.gc_command)
 app.command("rerun")(rerun.rerun_command)
 app.command("report")(report.report_command)
+app.command("marks")(provenance.marks_command)
+app.command("explain")(provenance.explain_command)
 app.command("status")(status.status_command)
 app.command("verify")(catalog.verify_command)
 app.command("doctor")(doctor.doctor_command)

@@ -146,6 +146,12 @@ def wants_signatures(settings: Settings) -> bool:
     return any(asked)
 
 
+def check_signing(settings: Settings) -> str | None:
+    """Who will sign clips, after a trial; None where nobody is asked to. Raises: as `Signer.of` and `sign` do."""
+    signer = Signer.of(settings)
+    return signer.self_test() if signer else None
+
+
 def read_signature(path: Path, trust: Path | None = None) -> Signature:
     """What the content credentials of an mp4 are worth; nobody else is asked, whatever the file says.
 

@@ -52,11 +52,11 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
     monkeypatch.setenv("MAGI2_DEVICE", "cpu:0")
     said = magi2("doctor", "--profile", "tiny")
     assert said.code == 0 and "BAD" not in said.out and said.err == ""
-    assert len(said.out.splitlines()) == 11
+    assert len(said.out.splitlines()) == 12
     findings = findings_of(magi2("doctor", "--profile", "tiny", "--json"))
     assert list(findings) == [
-        *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "libraries", "kernels"),
-        *("store", "weights", "endpoint"),
+        *("profile", "negative prompt", "accelerator", "torchada", "ffmpeg", "marks", "signatures", "libraries"),
+        *("kernels", "store", "weights", "endpoint"),
     ]
     assert findings["weights"][0] is True and "6 components" in findings["weights"][1]
     assert findings["store"][1].count("GiB free") == 1

@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magi2.delivery.sidecar import (
-    FileRecord,
-    ImageRecord,
-    ProfileRecord,
-    Sidecar,
-    StageRecord,
-    read_sidecar,
-    sidecar_path,
-    sidecar_schema,
-)
+from magi2.delivery.sidecar import Sidecar, read_sidecar, sidecar_path, sidecar_schema
 from magi2.errors import InputError
-from magi2.types import StageName
+from tests.delivery.samples import sidecar
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "sidecar.schema.json"
-SIDECAR = Sidecar(
-    version=1,
-    clip_id="1" * 64,
-    prompt="a heron\ttakes off \U0001f426",
-    caption="A heron takes off.",
-    negative_prompt="blurred",
-    images=(ImageRecord(figure=1, sha256="2" * 64),),
-    seed=7,
-    profile=ProfileRecord(name="tiny", digest="3" * 64, settings={"preview": {"steps": 8, "size": None}}),
-    weights={"preview": "4" * 64},
-    stages={
-        StageName.MUX: StageRecord(
-            key="5" * 64,
-            made_at=datetime(2026, 11, 30, tzinfo=UTC),
-            seconds=1.5,
-            program="0.1",
-            made_by={"ffmpeg": "7"},
-        )
-    },
-    marking={"version": 1, "producer": ""},
-    stored=FileRecord(sha256="6" * 64, size_bytes=10),
-    delivered=FileRecord(sha256="7" * 64, size_bytes=12),
-    signed=True,
-)
+SIDECAR = sidecar()
 
 
 def test_published_schema_is_that_of_the_program() -> None:

@@ -101,7 +101,7 @@ TABLE = [
     Row(
         "magi2.cli",
         "artifacts batches catalog checkpoints config delivery deployment errors inputs jobs.by_hand jobs.render "
-        "media.delivery media.fitness platform prompts recipes report stages types",
+        "media.delivery media.fitness media.marks platform prompts recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
@@ -138,8 +138,8 @@ TABLE = [
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",
-        "artifacts checkpoints.fit checkpoints.layout config errors files inputs media.image parallel.layout prompts "
-        "recipes stages.snapshots types",
+        "artifacts checkpoints.fit checkpoints.layout config delivery.credentials errors files inputs media.image "
+        "parallel.layout prompts recipes stages.snapshots types",
         "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
@@ -159,7 +159,7 @@ TABLE = [
     # Delivery of finished clips: signatures, and the record of how each was made.
     Row(
         "magi2.delivery",
-        "artifacts config errors files inputs media.delivery parallel.layout recipes types",
+        "artifacts config errors files inputs media.delivery media.marks parallel.layout recipes types",
         "PIL c2pa cryptography magi2 pydantic",
     ),
     # Delivery: targets, and names that every file system takes.
