@@ -27,6 +27,7 @@ from magi2.delivery.signing import (
 )
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error, MissingToolError, in_one_line
 from magi2.files import disk_errors
+from magi2.media.marks.read import FIRST_BOXES
 
 SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 MP4 = "video/mp4"
@@ -153,14 +154,16 @@ def check_signing(settings: Settings) -> str | None:
 
 
 def read_signature(path: Path, trust: Path | None = None) -> Signature:
-    """What the content credentials of an mp4 are worth; nobody else is asked, whatever the file says.
+    """What the content credentials of a file are worth, `none` for one that is no mp4; nobody else is asked.
 
     `trust` is a PEM file of certificates whose signers are trusted.
     Raises: MissingToolError without the extra, ConfigError for a bad `trust`.
     """
     anchors = read_pem(trust, "MAGI2_C2PA_TRUST").decode() if trust else None
     with disk_errors(path), path.open("rb") as stream:
-        return _read(MP4, stream, anchors)
+        is_mp4 = stream.read(8)[4:] in FIRST_BOXES
+        stream.seek(0)
+        return _read(MP4, stream, anchors) if is_mp4 else Signature("none")
 
 
 def _read(kind: str, stream: IO[bytes], anchors: str | None = None) -> Signature:

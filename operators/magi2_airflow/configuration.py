@@ -16,6 +16,10 @@ OPTIONS = {
     "configs": "Folder of profiles and architectures in place of the installed ones",
     "layout": "Ranks of preview and refiner, as in sp8.cfg1.ep4",
     "content_producer": "Whom delivered files name as the producer of their content",
+    "c2pa_certificate": "PEM file of the certificate that signs delivered clips",
+    "c2pa_key": "PEM file of its private key",
+    "c2pa_command": "A program that signs in its place, and its arguments: a JSON array",
+    "c2pa_timestamp_url": "Time-stamp server that is asked for each signature",
     "ffmpeg": "Path of ffmpeg, 5.1 or later",
     "price_per_accelerator_hour": "What an hour of one accelerator costs",
     "currency": "Its currency",
@@ -27,7 +31,7 @@ OPTIONS = {
     "pe_api_key": "Its credential",
 }
 """Name and meaning; the variable of `store` is MAGI2_STORE."""
-SENSITIVE = ("catalog", "delivery_secrets", "pe_api_key")
+SENSITIVE = ("c2pa_command", "c2pa_timestamp_url", "catalog", "delivery_secrets", "pe_api_key")
 
 
 def config_section() -> dict[str, Any]:
