@@ -113,9 +113,14 @@ def command_signing(command: tuple[str, ...], limit_s: float) -> Sign:
     program = Path(command[0]).name
 
     def sign(data: bytes) -> bytes:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         try:
-            process = subprocess.Popen(command, start_new_session=True, **pipes)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError as error:
             raise ConfigError(f"MAGI2_C2PA_COMMAND: {program} does not start: {error.strerror}") from None
         try:

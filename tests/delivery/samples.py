@@ -69,13 +69,13 @@ def write_sidecar(clip: Path, **changes: object) -> Path:
     return path
 
 
-def write_mp4(path: Path, frames: int = 5, **metadata: str) -> Path:
+def write_mp4(path: Path, **metadata: str) -> Path:
     """A tiny clip, made in this process."""
     with av.open(str(path), "w", options={"movflags": "use_metadata_tags"}) as container:
         container.metadata.update(metadata)
         stream = container.add_stream("mpeg4", rate=25)
         stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for index in range(frames):
+        for index in range(5):
             picture = np.full((32, 32, 3), 40 * index, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
