@@ -6,8 +6,11 @@ What to install is said once, in a line at the end. With `--all-programs` a miss
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
+
+from magi2.media.label import DEBIAN_FONT
 
 PACKAGES = {
     "chromedriver": "chromium-driver",
@@ -15,13 +18,14 @@ PACKAGES = {
     "docker-compose": "docker-compose",
     "exiftool": "libimage-exiftool-perl",
     "ffmpeg": "ffmpeg",
+    str(DEBIAN_FONT): "fonts-noto-cjk",
     "make": "make",
     "openssl": "openssl",
     "redis-cli": "redis-tools",
     "redis-server": "redis-server",
     "wget": "wget",
 }
-"""The programs that tests ask for, and their Debian packages."""
+"""The programs and files that tests ask for, and their Debian packages."""
 
 MISSING = "not installed: "
 
@@ -32,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     wanted = {name for mark in item.iter_markers("programs") for name in mark.args}
-    packages = sorted({PACKAGES[name] for name in wanted if shutil.which(name) is None})
+    packages = sorted({PACKAGES[name] for name in wanted if not (shutil.which(name) or Path(name).is_file())})
     if packages:
         give_up = pytest.fail if item.config.getoption("--all-programs") else pytest.skip
         give_up(MISSING + " ".join(packages))

@@ -187,9 +187,15 @@ def _signatures(settings: Settings, profile: str) -> Finding:
 
 
 def _marks(settings: Settings, profile: str) -> Finding:
-    from magi2.recipes.marking import producer_line
+    from magi2.recipes.marking import marking_of, producer_line
 
-    return Finding("marks", True if settings.content_producer else None, producer_line(settings.content_producer))
+    try:
+        resolved = load_profile(profile, settings.configs)
+    except ConfigError:  # which has a line of its own
+        return Finding("marks", None, producer_line(settings.content_producer))
+    marking = marking_of(resolved, settings)
+    label = f"; the label is set in {marking.font.path}" if marking.font else ""
+    return Finding("marks", True if marking.producer else None, f"{producer_line(marking.producer)}{label}")
 
 
 def _libraries(settings: Settings, profile: str) -> Finding:

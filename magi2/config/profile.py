@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from magi2.config.labels import named_label
 from magi2.delivery.names import check_template
 from magi2.errors import InputError
 from magi2.inputs.text import is_name
@@ -114,6 +115,13 @@ class Profile(Section):
             raise ValueError(f"the model was trained on clips of {DURATION_S} s and makes no other length")
         return value
 
+    @field_validator("delivery", mode="before")
+    @classmethod
+    def _label_by_name(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and isinstance(label := value.get("label"), str):
+            return {**value, "label": named_label(label)}
+        return value
+
     @model_validator(mode="after")
     def _delivery_fits(self) -> Self:
         decoded, size = self.refiner or self.preview, self.delivery.size
@@ -134,6 +142,12 @@ class Profile(Section):
             except InputError as error:
                 raise ValueError(str(error)) from None
         return value
+
+    @property
+    def delivered_size(self) -> tuple[int, int]:
+        """Width and height of the delivered picture."""
+        decoded = self.refiner or self.preview
+        return self.delivery.size or (decoded.width, decoded.height)
 
     @property
     def stages(self) -> tuple[StageName, ...]:

@@ -19,6 +19,10 @@ WEIGHTS_HINT = (
     "or make random ones for --profile tiny: magi2 checkpoint make-tiny DIR --seed 1"
 )
 _TEST_PREFIX = "MAGI2_TEST_"
+_PATHS = (
+    *("ckpt_root", "configs", "inbox", "airflow_home", "label_font"),
+    *("c2pa_certificate", "c2pa_key", "c2pa_trust"),
+)
 _NUMBERS = {
     **dict.fromkeys(("lease_days", "quarantine_days"), "number of days"),
     **dict.fromkeys(("pe_timeout_s", "store_wait_s", "c2pa_timeout_s"), "number of seconds"),
@@ -63,6 +67,8 @@ class Settings:
     """Path of the ffmpeg program; by default the system's, else imageio-ffmpeg's (MAGI2_FFMPEG)."""
     content_producer: str = ""
     """Who the delivered files name as the producer of their content (MAGI2_CONTENT_PRODUCER)."""
+    label_font: Path | None = None
+    """Font file of visible labels; by default that of Debian's fonts-noto-cjk (MAGI2_LABEL_FONT)."""
     deterministic: bool = False
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
     layout: str | None = None
@@ -135,7 +141,7 @@ def _variable(name: str) -> str:
 
 
 def _parse(variable: str, name: str, text: str) -> object:
-    if name in ("ckpt_root", "configs", "inbox", "airflow_home", "c2pa_certificate", "c2pa_key", "c2pa_trust"):
+    if name in _PATHS:
         return Path(text).expanduser().absolute()
     if name == "c2pa_command":
         return _argument_list(variable, text)

@@ -21,6 +21,7 @@ from magi2.media.delivery import (
     SAMPLE_RATE_HZ,
     DeliverySpec,
     Fit,
+    Overlay,
     check_even,
     delivered_frame_count,
 )
@@ -46,18 +47,19 @@ def deliver(
     frame_count: int,
     metadata: Mapping[str, str],
     ffmpeg: Ffmpeg,
+    label: Overlay | None = None,
 ) -> None:
     """Encode the lossless `video` (`frame_count` frames at `fps`) and `audio` into the mp4 `target`.
 
     yuv420p with BT.709 matrix and tags, limited range, constant frame rate, AAC cut (or filled with silence) to the
     picture's exact length, index in front, `metadata` in the container, and at its end a packet of XMP that says that a
-    model made it. Same inputs, program and thread count: same bytes. Raises: MissingToolError without the encoder,
-    InputError when the size cannot be reached or metadata cannot be stored, MediaError when an input is unreadable or
-    ffmpeg fails.
+    model made it. `label` is laid over the picture at its delivered size. Same inputs, program and thread count: same
+    bytes. Raises: MissingToolError without the encoder, InputError when the size cannot be reached or metadata cannot
+    be stored, MediaError when an input is unreadable or ffmpeg fails.
     """
     ffmpeg.require(spec.encoder, "aac", known=tuple(ENCODERS.values()))
     total = delivered_frame_count(spec, frame_count=frame_count, fps=fps, sample_count=audio_sample_count(audio))
-    picture = _picture(video, spec, fps=fps, held_frames=total - frame_count)
+    picture = _picture(video, spec, fps=fps, held_frames=total - frame_count, label=label)
     sound = _sound(audio, samples=round(total / fps * SAMPLE_RATE_HZ))
     options = _encoder_options(spec) | _container_options(fps) | _metadata_options(metadata)
     with partial_file(target, MediaError) as partial:
@@ -67,7 +69,7 @@ def deliver(
             file.write(xmp_box())
 
 
-def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int) -> Any:
+def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int, label: Overlay | None) -> Any:
     native = _native_size(video)
     width, height = spec.size or native
     check_even(width, height)
@@ -80,14 +82,28 @@ def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int
             raise InputError(f"delivery {wanted} cannot be cropped from {given}", hint="use fit: scale")
         stream = stream.filter("crop", width, height, (native[0] - width) // 2, (native[1] - height) // 2)
     flags = f"{SCALERS[spec.fit]}+{SCALER_FLAGS}"
-    # setparams comes last: the graph's frame properties decide the tags, not the encoder's options.
-    return (
+    stream = (
         stream.filter("setpts", f"N/({fps}*TB)")
         .filter("scale", width, height, out_color_matrix="bt709", out_range="tv", flags=flags)
         .filter("format", "yuv420p")
-        .filter("setsar", 1)
-        .filter("setparams", color_primaries="bt709", color_trc="bt709", colorspace="bt709", range="tv")
     )
+    if label is not None:
+        stream = _labelled(stream, label)
+    # setparams comes last: the graph's frame properties decide the tags, not the encoder's options.
+    return stream.filter("setsar", 1).filter(
+        "setparams", color_primaries="bt709", color_trc="bt709", colorspace="bt709", range="tv"
+    )
+
+
+def _labelled(stream: Any, label: Overlay) -> Any:
+    raw = {"format": "rawvideo", "pix_fmt": "rgba", "s": f"{label.width}x{label.height}"}
+    picture = (
+        graph.input(file_url(label.path), **raw)
+        .video.filter("scale", out_color_matrix="bt709", out_range="tv", flags=SCALER_FLAGS)
+        .filter("format", "yuva420p")
+    )
+    while_shown = {} if label.seconds is None else {"enable": f"lt(t,{label.seconds})"}
+    return graph.filter([stream, picture], "overlay", label.x, label.y, format="yuv420", **while_shown)
 
 
 def _sound(audio: Path, *, samples: int) -> Any:

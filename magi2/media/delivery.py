@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from magi2.errors import ConfigError, InputError
 
 SAMPLE_RATE_HZ = 44_100
 METADATA_LIMIT_BYTES = 100_000
 """Of one entry, its key included: a single argument of a program may hold 128 KiB on Linux."""
-BESIDE_ENCODING = ("provenance",)
-"""Fields of a DeliverySpec that shape neither picture nor sound, and yet the file."""
+BESIDE_ENCODING = ("provenance", "label")
+"""Fields of a DeliverySpec that are not settings of the encoder."""
 Codec = Literal["h264", "hevc", "av1"]
 Fit = Literal["crop", "scale", "nearest"]
 Provenance = Literal["full", "ids", "none"]
+Corner = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 
 ENCODERS: Mapping[Codec, str] = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 HIGHEST_CRF: Mapping[Codec, int] = {"h264": 51, "hevc": 51, "av1": 63}
@@ -36,15 +39,55 @@ PLACEMENT = ("target", "name", "sidecar")
 """What says where a file goes, and nothing of what it is: no key and no clip's id depends on it."""
 
 
+MAX_LABEL_CHARS = 100
+LARGEST_LABEL = 0.5
+
+
+@dataclass(frozen=True)
+class LabelSpec:
+    """A text that is burned into the picture. `size` is the height of its letters as a share of the shorter side; it is
+    shown for the first `seconds`, None for all of the clip.
+    """
+
+    text: str
+    corner: Corner = "top-left"
+    size: float = 0.05
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.text.strip() or not self.text.isprintable() or len(self.text) > MAX_LABEL_CHARS:
+            raise ConfigError(f"label text must be one line of 1 to {MAX_LABEL_CHARS} characters that can be seen")
+        if self.corner not in get_args(Corner):
+            raise ConfigError(f"label corner {self.corner!r}, known are {', '.join(get_args(Corner))}")
+        if not 0 < self.size <= LARGEST_LABEL:
+            raise ConfigError(f"label size {self.size}, must be above 0 and at most {LARGEST_LABEL}")
+        if self.seconds is not None and not 0 < self.seconds < inf:
+            raise ConfigError(f"label seconds {self.seconds}, must be above 0, or null for all of the clip")
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A picture to lay over a clip: `width` x `height` pixels of RGBA as they are in the file at `path`, with its upper
+    left corner at `x`, `y` of the delivered picture, for the first `seconds` or, if None, all of the clip.
+    """
+
+    path: Path
+    width: int
+    height: int
+    x: int
+    y: int
+    seconds: float | None = None
+
+
 @dataclass(frozen=True)
 class DeliverySpec:
     """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
     "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
     `threads` is part of the result: bytes depend on it. `provenance` says what the file tells of its making: "ids"
-    keys, profile and seed, "full" prompt, caption and settings, too. `target` and `name` say where the file is
-    brought, see `magi2.delivery`: a configured target, and a template of the path below it. A "full" `sidecar` beside
-    it also tells device, host and cost.
+    keys, profile and seed, "full" prompt, caption and settings, too. `label` is burned into the picture.
+    `target` and `name` say where the file is brought, see `magi2.delivery`: a configured target, and a template of the
+    path below it. A "full" `sidecar` beside it also tells device, host and cost.
     """
 
     codec: Codec = "h264"
@@ -56,6 +99,7 @@ class DeliverySpec:
     audio_bitrate_kbps: int = 192
     threads: int = 4
     provenance: Provenance = "ids"
+    label: LabelSpec | None = None
     target: str | None = None
     name: str | None = None
     sidecar: Literal["standard", "full"] = "standard"

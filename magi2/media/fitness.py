@@ -18,7 +18,7 @@ from magi2.media import deliver as deliver_module
 from magi2.media import lossless as lossless_module
 from magi2.media.audio import audio_sample_count, write_silence
 from magi2.media.deliver import deliver
-from magi2.media.delivery import ENCODERS, SAMPLE_RATE_HZ, DeliverySpec, delivered_frame_count
+from magi2.media.delivery import ENCODERS, SAMPLE_RATE_HZ, DeliverySpec, Overlay, delivered_frame_count
 from magi2.media.ffmpeg import Ffmpeg, FfmpegProcess, StuckError, find_bundled, find_ffmpeg
 from magi2.media.lossless import lossless_stream
 from magi2.media.probe import ExpectedClip, check_clip, probe
@@ -115,10 +115,20 @@ def _write_picture(program: Ffmpeg, path: Path) -> None:
             process.write(memoryview(bytes((7 * frame + place) % 256 for place in range(3 * width)) * height))
 
 
+def _label(spec: DeliverySpec, path: Path) -> Overlay | None:
+    """A grey stamp where the spec wants a label: what it says, and in which font, is not ffmpeg's affair."""
+    if spec.label is None:
+        return None
+    width, height = 16, 8
+    path.write_bytes(bytes([128]) * 4 * width * height)
+    return Overlay(path, width, height, x=2, y=2, seconds=spec.label.seconds)
+
+
 def _deliver(program: Ffmpeg, spec: DeliverySpec, folder: Path) -> None:
     video, audio, target = folder / "picture.mkv", folder / "sound.wav", folder / "clip.mp4"
     metadata = {"comment": "a trial"}
-    deliver(video, audio, target, spec, fps=_FPS, frame_count=_FRAMES, metadata=metadata, ffmpeg=program)
+    label = _label(spec, folder / "label.rgba")
+    deliver(video, audio, target, spec, fps=_FPS, frame_count=_FRAMES, metadata=metadata, ffmpeg=program, label=label)
     width, height = spec.size or _NATIVE
     samples = audio_sample_count(audio)
     count = delivered_frame_count(spec, frame_count=_FRAMES, fps=_FPS, sample_count=samples)

@@ -136,8 +136,8 @@ class RecipeBook:
             checkpoints=(video_decoder, "audio_vae"),
             inputs={"video": video.key, "audio": preview.key},
         )
-        config = marking_config(self.profile, self.marking)
-        mux = mux_recipe(self.profile, config, marked_texts(self.profile, clip.prompt, caption), clip.seed, decode.key)
+        texts = marked_texts(self.profile, clip.prompt, caption)
+        mux = mux_recipe(self.profile, self._marking, texts, clip.seed, decode.key)
         return chain | {StageName.DECODE: decode, StageName.MUX: mux}
 
     def _encode(self, clip: Clip, caption: str) -> Recipe:
@@ -183,6 +183,10 @@ class RecipeBook:
             "fps": str(frame_rate(self.profile)),
             **({"video_vae": asdict(self.profile.architectures.video_vae)} if wan else {}),
         }
+
+    @cached_property
+    def _marking(self) -> dict[str, JSON]:
+        return marking_config(self.profile, self.marking)
 
     def _recipe(
         self,

@@ -10,13 +10,14 @@ from magi2.config.settings import Settings
 from magi2.prompts.client import DEFAULT_BASE_URL, EndpointSettings
 from magi2.prompts.enhance import resolve_mode
 from magi2.recipes.book import RecipeBook
-from magi2.recipes.marking import Marking
+from magi2.recipes.marking import marking_of
 
 
 def recipe_book(profile: Profile, settings: Settings, weights: Mapping[str, str]) -> RecipeBook:
     """The profile's recipes; `weights` gives each component's fingerprint, as a CheckpointFolder does.
 
-    Raises: ConfigError when the profile asks for an endpoint that is not configured or its negative prompt is missing.
+    Raises: ConfigError when the profile asks for an endpoint that is not configured or its negative prompt is missing,
+    and as `marking_of` does.
     """
     endpoint = endpoint_settings(settings)
     return RecipeBook(
@@ -25,7 +26,7 @@ def recipe_book(profile: Profile, settings: Settings, weights: Mapping[str, str]
         negative_prompt=load_negative_prompt(profile, settings.configs),
         enhancement_mode=resolve_mode(profile.enhancement.mode, endpoint),
         enhancement_model=endpoint.model if endpoint else None,
-        marking=Marking(producer=settings.content_producer),
+        marking=marking_of(profile, settings),
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from magi2.artifacts.recipe import JSON, Recipe, sha256_text
+from magi2.artifacts.recipe import JSON, Recipe, sha256_file, sha256_text
 from magi2.config.profile import Profile, settings_content
+from magi2.config.settings import Settings
 from magi2.errors import InputError
-from magi2.media.delivery import METADATA_LIMIT_BYTES
+from magi2.media.delivery import METADATA_LIMIT_BYTES, LabelSpec
+from magi2.media.label import check_label, find_font
 from magi2.media.marks.aigc import AIGC_KEY, aigc_entry
 
 MARKING_VERSION = 1
@@ -19,14 +22,43 @@ RECORD_KEY = "magi2_record"
 
 
 @dataclass(frozen=True)
+class Font:
+    """A font file and the SHA-256 of its content."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Marking:
-    """What a deployment decides about marks: `producer` is whom files name as the producer of their content."""
+    """What a deployment decides about marks.
+
+    Files name `producer` as that of their content; `font` sets the visible label of a profile that has one.
+    """
 
     producer: str = ""
+    font: Font | None = None
 
 
 UNSIGNED = Marking()
 """What a deployment says that was told nothing."""
+
+
+def marking_of(profile: Profile, settings: Settings) -> Marking:
+    """What this deployment writes into the files of a profile.
+
+    Raises: ConfigError when the profile wants a label that cannot be set here: there is no font, it lacks a character,
+    or the text has no room in the picture.
+    """
+    return Marking(settings.content_producer, _label_font(profile, settings.label_font))
+
+
+def _label_font(profile: Profile, setting: Path | None) -> Font | None:
+    if profile.delivery.label is None:
+        return None
+    path = find_font(setting)
+    check_label(profile.delivery.label, path, profile.delivered_size)
+    return Font(path, sha256_file(path))
 
 
 def producer_line(producer: str) -> str:
@@ -44,7 +76,14 @@ def marking_config(profile: Profile, marking: Marking) -> dict[str, JSON]:
         "producer": marking.producer,
         "provenance": provenance,
         **({} if provenance == "none" else {"profile": profile.digest()}),
+        **_label_config(profile.delivery.label, marking.font),
     }
+
+
+def _label_config(label: LabelSpec | None, font: Font | None) -> dict[str, JSON]:
+    if label is None:
+        return {}
+    return {"label": {**asdict(label), "font": font.sha256 if font else None}}
 
 
 def marked_texts(profile: Profile, prompt: str, caption: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ from typing import ClassVar
 from magi2.artifacts.recipe import Recipe
 from magi2.media.audio import audio_sample_count
 from magi2.media.deliver import deliver
-from magi2.media.delivery import delivered_frame_count
+from magi2.media.delivery import Overlay, delivered_frame_count
+from magi2.media.label import write_label
 from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.recipes.book import delivered_frames, frame_rate
@@ -45,11 +46,15 @@ class MuxStage(Stage[None]):
         metadata = clip_tags(profile, self.context.book.marking, recipe, clip.prompt, caption)
         target = folder / CLIP
         deliver(
-            picture, sound, target, spec, fps=fps, frame_count=frames, metadata=metadata, ffmpeg=self.context.ffmpeg
+            *(picture, sound, target, spec),
+            fps=fps,
+            frame_count=frames,
+            metadata=metadata,
+            ffmpeg=self.context.ffmpeg,
+            label=self._label(folder),
         )
         found = probe(target)
-        native = profile.refiner or profile.preview
-        width, height = spec.size or (native.width, native.height)
+        width, height = profile.delivered_size
         count = delivered_frame_count(spec, frame_count=frames, fps=fps, sample_count=audio_sample_count(sound))
         check_clip(found, ExpectedClip(spec.codec, width, height, count, fps))
         write_poster(picture, folder / POSTER)
@@ -61,3 +66,10 @@ class MuxStage(Stage[None]):
             flags=decoded.flags,
             report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
         )
+
+    def _label(self, folder: Path) -> Overlay | None:
+        book = self.context.book
+        label, font = book.profile.delivery.label, book.marking.font
+        if label is None or font is None:
+            return None
+        return write_label(label, font.path, book.profile.delivered_size, folder / "label.rgba")

@@ -60,6 +60,7 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
     ]
     assert findings["weights"][0] is True and "6 components" in findings["weights"][1]
     assert findings["store"][1].count("GiB free") == 1
+    assert findings["marks"][0] is None and "empty ContentProducer" in findings["marks"][1]
 
 
 @pytest.mark.slow
@@ -196,7 +197,7 @@ def test_verify_says_what_is_bad_and_fails(
 # -- plan and version --------------------------------------------------------------------------------------------------
 
 
-def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path) -> None:
+def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": ""}\n')
     overrides = [argument for override in SMALL for argument in ("--set", override)]
     arguments = ["plan", "batch.jsonl", "--profile", "tiny-preview", *overrides]
@@ -206,6 +207,11 @@ def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path) -> None:
     content = json.loads(said.out)
     assert (content["clips"], content["cached"], content["missing"]["mux"]) == (2, 0, 2)
     assert content["refused"] == ["row 3: the prompt is empty"]
+    assert content["content_producer"] == ""
+    assert "an empty ContentProducer (set MAGI2_CONTENT_PRODUCER)" in magi2(*arguments, "--on-bad-rows", "skip").out
+    monkeypatch.setenv("MAGI2_LABEL_FONT", str(tmp_path / "absent.ttf"))
+    unlabelled = magi2(*arguments, "--on-bad-rows", "skip", "--set", "delivery.label=cn")
+    assert unlabelled.code == 2 and "absent.ttf" in unlabelled.err and "fonts-noto-cjk" in unlabelled.err
     assert not (tmp_path / "store").exists()
 
 

@@ -206,3 +206,17 @@ def test_the_negative_prompt_is_a_file_of_ours_and_can_be_another(tmp_path: Path
     assert load_negative_prompt(load_profile("tiny", CONFIGS, ["text.use_negative_prompt=false"]), CONFIGS) is None
     with pytest.raises(ConfigError, match="negative prompt file"):
         load_negative_prompt(load_profile("tiny", CONFIGS, ["text.negative_prompt=absent.txt"]), CONFIGS)
+
+
+def test_a_label_may_be_named_or_written_out_also_when_an_earlier_batch_runs_again() -> None:
+    plain, named = (load_profile("tiny", CONFIGS, changes) for changes in ((), ("delivery.label=cn",)))
+    assert plain.delivery.label is None and named.delivery.label is not None
+    assert named.delivery.label.text == "AI生成"
+    again = override_profile(plain, ["delivery.label=cn"])
+    assert again.digest() == named.digest() != plain.digest()
+    longer = override_profile(named, ["delivery.label.seconds=5"]).delivery.label
+    assert longer is not None and (longer.text, longer.seconds) == ("AI生成", 5)
+    with pytest.raises(ConfigError, match=r"unknown label 'ch'.*did you mean 'cn'"):
+        load_profile("tiny", CONFIGS, ["delivery.label=ch"])
+    with pytest.raises(ConfigError, match=r"delivery\.label\.colour"):
+        load_profile("tiny", CONFIGS, ["delivery.label={text: AI, colour: red}"])

@@ -171,7 +171,8 @@ TABLE = [
     # What determines an artifact, and what of it is stored.
     Row(
         "magi2.recipes",
-        "artifacts config errors media.delivery media.marks models.preview.lengths prompts stages.contracts types",
+        "artifacts config errors media.delivery media.label media.marks models.preview.lengths prompts "
+        "stages.contracts types",
     ),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     Row(
@@ -201,6 +202,7 @@ TABLE = [
         "av ffmpeg torch",
     ),
     Row("magi2.media.marks", "errors inputs"),
+    Row("magi2.media.label", "errors media.delivery", "PIL"),
     Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
     Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),

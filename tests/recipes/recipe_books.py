@@ -33,7 +33,8 @@ def make_book(profile: Profile, mode: str = "off", **changes: Any) -> RecipeBook
 
 def keys_of(book: RecipeBook, clip: Clip, caption: str | None = None) -> Keys:
     chain = book.chain(clip, clip.prompt if caption is None else caption)
-    recipes: dict[str, Recipe] = {StageName.ENHANCE: book.enhance(clip), **chain}
+    recipes: dict[str, Recipe] = {stage.value: recipe for stage, recipe in chain.items()}
+    recipes[StageName.ENHANCE] = book.enhance(clip)
     if book.negative:
         recipes[NEGATIVE] = book.negative
     return {stage: recipe.key for stage, recipe in recipes.items()}

@@ -91,6 +91,7 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "delivery.name": ("a.mp4", set()),
     "delivery.sidecar": ("full", set()),
     "delivery.provenance": ("full", FROM_MUX),
+    "delivery.label": ("cn", FROM_MUX),
 }
 """Field -> another value, and the stages of a clip from a prompt alone that it changes.
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from PIL import ImageFont
 
 from magi2.config.load import load_profile
 from magi2.config.profile import Profile, settings_digest
-from magi2.errors import InputError
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError, InputError
 from magi2.media.delivery import BESIDE_ENCODING, METADATA_LIMIT_BYTES
 from magi2.media.marks.aigc import parse_aigc
-from magi2.recipes.marking import Marking, clip_tags, marked_texts
+from magi2.recipes.marking import Marking, clip_tags, marked_texts, marking_of
 from magi2.types import StageName
 from tests.recipes.recipe_books import FROM_PROMPT, changed, keys_of, make_book
 from tests.render_helpers import CONFIGS
@@ -76,3 +79,19 @@ def test_a_record_that_no_entry_holds_is_refused_before_anything_is_made_for_it(
     assert marked_texts(profile_with("ids"), long, long) == {}
     with pytest.raises(InputError, match=r"provenance full.*at most 100000.*ids"):
         make_book(profile_with("full")).chain(FROM_PROMPT, long * 2)
+
+
+def test_a_label_that_cannot_be_set_stops_the_plan_and_its_font_counts(tmp_path: Path) -> None:
+    profile = load_profile("tiny", CONFIGS, ["delivery.label={text: AI, size: 0.1}"])
+    with pytest.raises(ConfigError, match="MAGI2_LABEL_FONT"):
+        marking_of(profile, Settings(label_font=tmp_path / "absent.ttf"))
+    face = ImageFont.load_default(20)
+    assert isinstance(face, ImageFont.FreeTypeFont)
+    keys = []
+    for tail in (b"", b"another"):
+        (tmp_path / "font.ttf").write_bytes(face.font_bytes + tail)
+        marking = marking_of(profile, Settings(label_font=tmp_path / "font.ttf"))
+        keys.append(keys_of(make_book(profile, marking=marking), FROM_PROMPT))
+    assert changed(*keys) == {MUX}
+    unlabelled = load_profile("tiny", CONFIGS)
+    assert marking_of(unlabelled, Settings(label_font=tmp_path / "absent.ttf")) == Marking()
