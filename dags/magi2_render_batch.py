@@ -1,4 +1,5 @@
-"""Render a batch file to clips: plan, then per shard enhance, encode, preview, refine, decode and mux, then a report.
+"""Render a batch file to clips: plan, then per shard enhance, encode, preview, refine, decode, mux and deliver, then a
+report.
 
 Form-triggered, by the API, or by `magi2_inbox`.
 """
@@ -15,6 +16,7 @@ from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
 from magi2_airflow.stages import (
     DecodeOperator,
+    DeliverOperator,
     EncodeOperator,
     EnhanceOperator,
     MuxOperator,
@@ -22,7 +24,10 @@ from magi2_airflow.stages import (
     RefineOperator,
 )
 
-STAGES = (EnhanceOperator, EncodeOperator, PreviewOperator, RefineOperator, DecodeOperator, MuxOperator)
+STAGES = (
+    *(EnhanceOperator, EncodeOperator, PreviewOperator, RefineOperator, DecodeOperator, MuxOperator),
+    DeliverOperator,
+)
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")
 
 with DAG(

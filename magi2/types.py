@@ -27,6 +27,7 @@ class StageName(StrEnum):
     REFINE = "refine"
     DECODE = "decode"
     MUX = "mux"
+    DELIVER = "deliver"
 
     @property
     def position(self) -> int:
@@ -50,14 +51,22 @@ ACCELERATOR_STAGES = (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, Sta
 NEGATIVE = "negative"
 """The store's folder of negative prompts' embeddings: no stage, and no clip's own; encode makes one for many clips."""
 
-ARTIFACT_FOLDERS: tuple[str, ...] = (StageName.ENHANCE, NEGATIVE, *StageName.ENCODE.onward)
+ARTIFACT_STAGES = StageName.DELIVER.before
+"""Those that leave an artifact in the store, in order; `deliver` takes the last one elsewhere."""
+
+ARTIFACT_FOLDERS: tuple[str, ...] = (StageName.ENHANCE, NEGATIVE, *ARTIFACT_STAGES[1:])
 """Every folder of artifacts that a store has, in the order in which a clip's are made."""
 
 
 def profile_stages(profile: Mapping[str, Any]) -> tuple[StageName, ...]:
-    """The stages that every clip of a profile passes, in order. `profile` is resolved, as documents hold it."""
+    """The stages that make a clip of a profile, in order. `profile` is resolved, as documents hold it."""
     has_refiner = profile.get("refiner") is not None
-    return tuple(stage for stage in StageName if has_refiner or stage is not StageName.REFINE)
+    return tuple(stage for stage in ARTIFACT_STAGES if has_refiner or stage is not StageName.REFINE)
+
+
+def clip_stages(profile: Mapping[str, Any], *, is_delivered: bool) -> tuple[StageName, ...]:
+    """The stages that a clip of a profile passes in a batch, in order; the last is for clips that have a target."""
+    return profile_stages(profile) + ((StageName.DELIVER,) if is_delivered else ())
 
 
 @dataclass(frozen=True)

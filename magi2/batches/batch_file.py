@@ -1,6 +1,7 @@
 """Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
 
-Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`.
+Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`,
+`delivery_target`, `delivery_name`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from magi2.batches.placing import UNPLACED, Placing, merged
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
+from magi2.delivery.names import without_collisions
 from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import (
@@ -37,7 +40,10 @@ from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.types import Clip, FigureImage, check_seed, derive_seed
 
 MAX_PRIORITY = 1_000_000
-_COLUMNS = ("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name")
+_COLUMNS = (
+    *("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name"),
+    *("delivery_target", "delivery_name"),
+)
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -100,14 +106,20 @@ def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:
     return rows
 
 
-def read_batch(path: Path, profile_of: Callable[[str | None], Profile], roots: InputRoots | None = None) -> Batch:
+def read_batch(
+    path: Path,
+    profile_of: Callable[[str | None], Profile],
+    roots: InputRoots | None = None,
+    placing: Placing = UNPLACED,
+) -> Batch:
     """The clips of a batch file; relative paths in it start at its folder.
 
     `profile_of` gives the profile of a name, or the default one for None. `roots` are the folders of the file and of
-    all that its rows name, by default its own folder.
+    all that its rows name, by default its own folder. `placing` says where clips are brought.
     """
     roots = roots or InputRoots.around(path)
-    return make_batch(read_rows(path, roots), profile_of, folder=resolved(path).parent, roots=roots)
+    folder = resolved(path).parent
+    return make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots, placing=placing)
 
 
 def make_batch(
@@ -116,24 +128,26 @@ def make_batch(
     *,
     folder: Path,
     roots: InputRoots | None = None,
+    placing: Placing = UNPLACED,
 ) -> Batch:
     """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names.
 
-    Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`.
+    Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`. `placing` says where
+    clips are brought; no two of them get one name there.
     """
     clips: dict[str, Clip] = {}
     bad_rows: list[BadRow] = []
     place = _Place(folder, roots or InputRoots((folder,)))
     for row in rows:
         try:
-            clip = _clip(row, profile_of, place)
+            clip = _clip(row, profile_of, place, placing)
             known = clips.get(clip.clip_id)
             clips[clip.clip_id] = _merged(known, clip) if known else clip
         except InfrastructureError:
             raise
         except Magi2Error as error:
             bad_rows.append(BadRow(row.number, str(error)))
-    return Batch(tuple(clips.values()), tuple(bad_rows))
+    return Batch(without_collisions(tuple(clips.values())), tuple(bad_rows))
 
 
 @dataclass(frozen=True)
@@ -149,14 +163,16 @@ class _Place:
 
 
 def _merged(known: Clip, again: Clip) -> Clip:
-    """One clip for two rows: it has the names and tags of both and is as urgent as the more urgent one."""
+    """One clip for two rows: names, tags and places of both, and as urgent as the more urgent one."""
     names, tags = known.names + again.names, tuple(dict.fromkeys(known.tags + again.tags))
     _check_size("rows", len(names), MAX_NAMES)
     _check_size("tags", len(tags), MAX_TAGS)
-    return replace(known, names=names, tags=tags, priority=max(known.priority, again.priority))
+    deliveries = merged(known.deliveries, again.deliveries)
+    priority = max(known.priority, again.priority)
+    return replace(known, names=names, tags=tags, priority=priority, deliveries=deliveries)
 
 
-def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) -> Clip:
+def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place, placing: Placing) -> Clip:
     if row.problem:
         raise InputError(row.problem)
     _check_unicode(row.values)
@@ -169,7 +185,7 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) 
     figures = _figures(prompt, values.get("image"), profile, place)
     seed = values.get("seed")
     first_image = figures[0].sha256 if figures else None
-    return Clip(
+    clip = Clip(
         prompt=prompt,
         seed=derive_seed(prompt, first_image) if seed is None else check_seed(_whole("seed", seed)),
         profile_name=profile.name,
@@ -179,6 +195,8 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place) 
         tags=_tags(values.get("tags")),
         priority=_priority(values.get("priority", 0)),
     )
+    target, name = _text(values, "delivery_target"), _text(values, "delivery_name")
+    return replace(clip, deliveries=placing.deliveries(clip, profile.delivery, target=target, name=name))
 
 
 def _prompt(values: Mapping[str, Any], place: _Place) -> str:

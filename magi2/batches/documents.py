@@ -6,6 +6,7 @@ batches/<batch_id>/shards/<shard>.json               clips that one task renders
 batches/<batch_id>/results/<shard>.<stage>.json      what the first attempt at a stage made of a shard's clips
 batches/<batch_id>/failures/<shard>.<stage>.json     why it ended without results
 batches/<batch_id>/*/<shard>.<stage>.<attempt>.json  the same of a later attempt
+batches/<batch_id>/deliveries/<clip_id>.json         where a clip was brought, and under which name
 batches/<batch_id>/report.json, report.md            what became of the batch, written when its run has ended
 
 Every attempt has names of its own, so that a late one takes nothing from a later one, whatever the store; the highest
@@ -31,6 +32,7 @@ from magi2.batches.schema import (
     SEALED_SINCE,
     VERSION,
     BatchDocument,
+    DeliveryDocument,
     Document,
     FailureDocument,
     FinishedDocument,
@@ -50,11 +52,16 @@ _SHARD_NAME = re.compile(rf"{FOLDER}/[^/]+/shards/[0-9]+\.json")
 _ATTEMPT_NAME = re.compile(
     rf"(?P<work>{FOLDER}/[^/]+/(?P<folder>results|failures)/[0-9]+\.({'|'.join(StageName)}))(\.(?P<attempt>[1-9][0-9]{{0,8}}))?\.json"
 )
+_DELIVERY_NAME = re.compile(rf"{FOLDER}/[^/]+/deliveries/[0-9a-f]{{64}}\.json")
+_DELIVERY_AGAIN = "clear the deliver task in Airflow, which finds what it brought and writes this again"
 _STAGE_AGAIN = "clear the stage's task in Airflow, which then reuses what is stored and writes this again"
 _LEASE_AGAIN = "the batch's next stage writes it again"
 _REPORT_AGAIN = "clear the report task of its run, which writes it again"
 
-_KINDS = (BatchDocument, FinishedDocument, ShardDocument, ResultsDocument, FailureDocument, ReportDocument)
+_KINDS = (
+    *(BatchDocument, FinishedDocument, ShardDocument, ResultsDocument, FailureDocument, ReportDocument),
+    DeliveryDocument,
+)
 _KEYS = frozenset(key for kind in _KINDS for key in kind.model_fields)
 
 T = TypeVar("T", bound=Document)
@@ -88,6 +95,11 @@ def results_name(batch_id: str, shard: int, stage: StageName, attempt: int = 1) 
 def failure_name(batch_id: str, shard: int, stage: StageName, attempt: int = 1) -> str:
     """Why an attempt at a stage of a shard ended without results."""
     return _attempt_name("failures", batch_id, shard, stage, attempt)
+
+
+def delivery_name(batch_id: str, clip_id: str) -> str:
+    """Where a clip was brought."""
+    return f"{batch_folder(batch_id)}/deliveries/{clip_id}.json"
 
 
 def newest_attempts(store: ArtifactStore, names: Iterable[str]) -> list[str]:
@@ -306,6 +318,8 @@ def _kind_of(name: str, batch_id: str) -> type[Document] | None:
     }
     if found := _ATTEMPT_NAME.fullmatch(name):
         return ResultsDocument if found["folder"] == "results" else FailureDocument
+    if _DELIVERY_NAME.fullmatch(name):
+        return DeliveryDocument
     return ShardDocument if _SHARD_NAME.fullmatch(name) else kinds.get(name)
 
 
@@ -313,6 +327,8 @@ def _who_writes(name: str) -> str:
     """What to do for the document to be written again."""
     if _ATTEMPT_NAME.fullmatch(name):
         return _STAGE_AGAIN
+    if _DELIVERY_NAME.fullmatch(name):
+        return _DELIVERY_AGAIN
     if not name.startswith(f"{FOLDER}/"):
         return _LEASE_AGAIN
     return _REPORT_AGAIN if name.endswith("/report.json") else PLAN_AGAIN

@@ -11,6 +11,7 @@ from magi2.artifacts.address import store_folder
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import make_batch, read_rows
 from magi2.batches.documents import load_batch
+from magi2.batches.placing import Placing
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
 from magi2.checkpoints.fit import require_fit
@@ -20,6 +21,7 @@ from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.delivery.credentials import check_signing
+from magi2.delivery.targets import Targets
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.text import shown
@@ -66,8 +68,11 @@ def plan_location(
 
     _check_price(settings, options)
     check_signing(settings)
-    profile_of(None)  # a wrong default or override is nobody's row
-    batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots)
+    placing = batch_placing(path.stem, settings, options)
+    default = profile_of(None)  # a wrong default or override is nobody's row
+    if where := options.delivery_target or default.delivery.target:
+        placing.require(where)
+    batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots, placing=placing)
     profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
     for digest in {clip.profile_digest for clip in batch.clips}:
         require_fit(books[digest].profile, weights, settings.configs)
@@ -98,7 +103,8 @@ def plan_rerun(
     check_signing(settings)
     earlier = load_batch(store, batch_id)
     weights = CheckpointFolder(settings.checkpoint_root())
-    batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch)
+    placing = batch_placing(earlier.name, settings, options)
+    batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch, placing=placing)
     books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
     for profile in profiles.values():
         require_fit(profile, weights, settings.configs)
@@ -111,6 +117,12 @@ def plan_rerun(
         options=options,
         origin={**(origin or {}), "parent_batch_id": batch_id},
     )
+
+
+def batch_placing(name: str, settings: Settings, options: BatchOptions) -> Placing:
+    """Where the clips of a batch of this name are brought. Raises ConfigError for targets that are none."""
+    target, template = options.delivery_target, options.delivery_name
+    return Placing(batch=name, target=target, name=template, require=Targets.of(settings).require)
 
 
 def deployment_roots(settings: Settings) -> InputRoots:

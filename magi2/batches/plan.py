@@ -34,6 +34,7 @@ from magi2.batches.schema import (
     ClipDocument,
     FinishedClip,
     FinishedDocument,
+    FinishedFile,
     OptionsDocument,
     RefusedRow,
     ShardDocument,
@@ -41,13 +42,14 @@ from magi2.batches.schema import (
 from magi2.config.load import require_named_files
 from magi2.config.price import check_budget
 from magi2.config.profile import Profile
+from magi2.delivery.names import check_template
 from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.marking import marking_config
-from magi2.types import Clip, StageName
+from magi2.types import ARTIFACT_STAGES, Clip, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,7 @@ class BatchOptions:
 
     `force` names stages to compute again and compare. Of batches that wait, those of higher `priority` go first.
     `budget` is what the batch may cost, in the deployment's currency: once it is spent no further shard starts.
+    `delivery_target` and `delivery_name` say where clips are brought whose rows do not.
     """
 
     failure_limit: int = 0
@@ -70,6 +73,8 @@ class BatchOptions:
     force: tuple[str, ...] = ()
     priority: int = 0
     budget: float | None = None
+    delivery_target: str | None = None
+    delivery_name: str | None = None
 
     def __post_init__(self) -> None:
         if self.failure_limit < 0:
@@ -79,7 +84,9 @@ class BatchOptions:
         if abs(self.priority) > MAX_PRIORITY:
             raise InputError(f"priority is {self.priority}, must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
         check_budget(self.budget)
-        known = [stage.value for stage in StageName]
+        if self.delivery_name is not None:
+            check_template(self.delivery_name)
+        known = [stage.value for stage in ARTIFACT_STAGES]
         for stage in self.force:
             if stage not in known:
                 raise InputError(f"force names {stage!r}, known stages are {', '.join(known)}")
@@ -87,11 +94,15 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class Shard:
-    """Clips of one profile that one task renders with one load of the weights."""
+    """Clips of one profile that one task renders with one load of the weights.
+
+    `finished` are those that are only to be delivered: the keys of their files, by clip id.
+    """
 
     number: int
     profile: Profile
     clips: tuple[Clip, ...]
+    finished: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,17 +117,18 @@ class BatchPlan:
     cached: tuple[Clip, ...]
     refused: tuple[BadRow, ...]
     missing: Mapping[str, int]
-    """Artifacts to make, by stage, one that clips share once; all stages after a caption that is not there count."""
+    """Artifacts to make, by stage, one that clips share once; all stages after a caption that is not there count.
+    Of deliver it is the clips to bring somewhere."""
     profiles: Mapping[str, Profile]
     origin: Mapping[str, str | None] = field(default_factory=dict)
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
     finished: Mapping[str, str] = field(default_factory=dict)
-    """Key of the delivered file of each cached clip, by clip id."""
+    """Key of the file of each clip that is finished, by clip id: cached ones, and those only to be delivered."""
     by_hand: ByHand | None = None
     keys: Mapping[str, Mapping[StageName, str]] = field(default_factory=dict)
     """Keys of the artifacts of each clip to render, by clip id, as far as its caption is known."""
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Flags of the caption and embeddings of each cached clip, by clip id: its file's manifest does not repeat them."""
+    """Flags of the caption and embeddings of each such clip, by clip id: its file's manifest does not repeat them."""
     marking: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
     """What the recipes of the files say of their marks, by profile digest."""
 
@@ -144,30 +156,35 @@ def plan_batch(
     if options.on_bad_rows == "refuse":
         batch.require_good()
     origin = origin or {}
-    cached, to_render = [], []
+    cached: list[Clip] = []
+    to_render: list[Clip] = []
+    to_deliver: list[Clip] = []
     missing: dict[StageName, set[str]] = {stage: set() for stage in StageName}
     finished: dict[str, str] = {}
     keys: dict[str, Mapping[StageName, str]] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
     for clip in batch.clips:
         stored = StoredClip(store, book_of(clip.profile_digest), clip)
-        delivered = stored.manifest(StageName.MUX)
-        if options.force or delivered is None:
+        file = stored.manifest(StageName.MUX)
+        if options.force or file is None:
             to_render.append(clip)
             keys[clip.clip_id] = stored.keys
         else:
-            cached.append(clip)
-            finished[clip.clip_id] = delivered.key
+            (to_deliver if clip.deliveries else cached).append(clip)
+            finished[clip.clip_id] = file.key
             text_flags[clip.clip_id] = stored.flags(StageName.ENHANCE, StageName.ENCODE)
         for stage, key in stored.missing.items():
             missing[stage].add(key)
+        if clip.deliveries:
+            missing[StageName.DELIVER].add(clip.clip_id)
+    clips = [*to_render, *to_deliver]
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
     return BatchPlan(
         batch_id=batch_id_of(batch.clips, options, origin),
         name=name,
         source=source,
         options=options,
-        shards=pack_shards(to_render, profiles, clips_per_shard),
+        shards=tuple(_with_files(each, finished) for each in pack_shards(clips, profiles, clips_per_shard)),
         cached=tuple(cached),
         refused=batch.bad_rows,
         missing={stage.value: len(keys) for stage, keys in missing.items() if keys},
@@ -182,7 +199,9 @@ def plan_batch(
 
 def batch_id_of(clips: Sequence[Clip], options: BatchOptions, origin: Mapping[str, str | None]) -> str:
     """The id of a batch of these clips: 16 hexadecimal digits."""
-    identity = {"clips": sorted(clip.clip_id for clip in clips), "options": asdict(options), "origin": dict(origin)}
+    # What came later enters only where it is used, so that a command that was interrupted before an update goes on.
+    chosen = {name: value for name, value in asdict(options).items() if value or not name.startswith("delivery_")}
+    identity = {"clips": sorted(clip.clip_id for clip in clips), "options": chosen, "origin": dict(origin)}
     return sha256_text(canonical_json(identity))[:16]
 
 
@@ -214,6 +233,11 @@ def pack_shards(
     return tuple(shards)
 
 
+def _with_files(shard: Shard, keys: Mapping[str, str]) -> Shard:
+    """The shard, which knows the files of those of its clips that are finished."""
+    return replace(shard, finished={each.clip_id: keys[each.clip_id] for each in shard.clips if each.clip_id in keys})
+
+
 def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
     """Write the plan's documents; the batch's own comes last, so that a batch that is there is whole.
 
@@ -229,6 +253,10 @@ def save_plan(plan: BatchPlan, store: ArtifactStore) -> None:
             shard=shard.number,
             profile_digest=shard.profile.digest(),
             clips=tuple(ClipDocument.of(clip) for clip in shard.clips),
+            finished={
+                clip_id: FinishedFile(key=key, flags=plan.text_flags.get(clip_id, ()))
+                for clip_id, key in shard.finished.items()
+            },
         )
         write_document(store, shard_name(plan.batch_id, shard.number), document)
     finished = tuple(
@@ -264,7 +292,7 @@ def load_shard(store: ArtifactStore, batch_id: str, number: int, scratch: Path |
     clips = tuple(clip.to_clip() for clip in document.clips)
     if scratch is not None:
         clips = tuple(with_local_images(clip, store, scratch) for clip in clips)
-    return Shard(number, profile, clips)
+    return Shard(number, profile, clips, {clip_id: file.key for clip_id, file in document.finished.items()})
 
 
 def with_local_images(clip: Clip, store: ArtifactStore, scratch: Path) -> Clip:

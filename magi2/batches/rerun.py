@@ -10,34 +10,50 @@ from typing import Any
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import Batch
 from magi2.batches.documents import load_batch, load_finished, load_shard_document, read_document, report_name
+from magi2.batches.placing import UNPLACED, Placing, merged
 from magi2.batches.plan import with_local_images
 from magi2.batches.schema import ClipDocument, ReportedClips
 from magi2.config.load import override_profile
 from magi2.config.profile import Profile
+from magi2.delivery.names import OUT, without_collisions
 from magi2.errors import InputError
 from magi2.recipes.book import RecipeBook
-from magi2.types import Clip, StageName
+from magi2.types import ARTIFACT_STAGES, Clip, Delivery, StageName
 
 DAG_ID = "magi2_render_batch"
 """The DAG that renders a batch."""
 FAILED = "failed"
+_PLACES = ("delivery.target=", "delivery.name=")
 
 
 def rerun_batch(
-    store: ArtifactStore, batch_id: str, *, only: Sequence[str], overrides: Sequence[str], scratch: Path
+    store: ArtifactStore,
+    batch_id: str,
+    *,
+    only: Sequence[str],
+    overrides: Sequence[str],
+    scratch: Path,
+    placing: Placing = UNPLACED,
 ) -> tuple[Batch, dict[str, Profile]]:
     """The clips of an earlier batch under changed profiles, and those profiles by digest.
 
     `only` holds clip ids (12 characters are enough) or "failed"; empty means all. Images come from the store, to
-    `scratch`. Raises: InputError for an unknown batch or clip, ConfigError for a bad override.
+    `scratch`. Clips are brought where they were, unless `placing` or an override says otherwise.
+    Raises: InputError for an unknown batch, clip or target, ConfigError for a bad override.
     """
     document = load_batch(store, batch_id)
     changed = {digest: override_profile(document.profile(digest), overrides) for digest in document.profiles}
+    moves = bool(placing.target or placing.name) or any(each.startswith(_PLACES) for each in overrides)
     clips = tuple(
-        replace(with_local_images(clip, store, scratch), profile_digest=changed[clip.profile_digest].digest())
+        _placed(
+            replace(with_local_images(clip, store, scratch), profile_digest=changed[clip.profile_digest].digest()),
+            changed[clip.profile_digest],
+            placing,
+            moves=moves,
+        )
         for clip in select_clips(store, batch_id, only)
     )
-    return Batch(clips, ()), {profile.digest(): profile for profile in changed.values()}
+    return Batch(without_collisions(clips), ()), {profile.digest(): profile for profile in changed.values()}
 
 
 def rerun_conf(
@@ -52,9 +68,10 @@ def rerun_conf(
     """What a run of `DAG_ID` is given to run a batch again.
 
     Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
-    is missing. With overrides the stages that they change are made.
+    is missing, deliver only brings clips where they are not. With overrides the stages that they change are made.
     """
-    forced = [] if overrides or from_stage is None else [stage.value for stage in from_stage.onward]
+    onward = () if overrides or from_stage is None else from_stage.onward
+    forced = [stage.value for stage in onward if stage in ARTIFACT_STAGES]
     return {
         "rerun_of": batch_id,
         "only": list(only),
@@ -111,6 +128,19 @@ def check_first_stage(
                 f"profile {profile.name}: {', '.join(overrides)} changes the {first.value} stage already",
                 hint=f"use --from {first.value}, or change something else",
             )
+
+
+def _placed(clip: Clip, profile: Profile, placing: Placing, *, moves: bool) -> Clip:
+    """The clip with its places: those that it had, but for the folder of a command, or those asked for now."""
+    if not moves:
+        kept = tuple(each for each in clip.deliveries if each.target != OUT)
+        for each in kept:
+            placing.require(each.target)
+        return replace(clip, deliveries=kept)
+    places: tuple[Delivery, ...] = ()
+    for name in clip.names:
+        places = merged(places, placing.deliveries(replace(clip, names=(name,)), profile.delivery))
+    return replace(clip, deliveries=places)
 
 
 def _failed(store: ArtifactStore, batch_id: str) -> set[str]:

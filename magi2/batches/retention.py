@@ -22,7 +22,7 @@ from magi2.batches.documents import all_results, batch_folder
 from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, named_keys, read_leases, sweep_leases
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.stages.snapshots import SNAPSHOTS
-from magi2.types import NEGATIVE, StageName
+from magi2.types import ARTIFACT_STAGES, NEGATIVE, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ def _named_keys(store: ArtifactStore, name: str) -> set[str]:
     try:
         return named_keys(store, name)
     except InfrastructureError:
-        return {key for stage in StageName for key in store.keys(stage)}
+        return {key for stage in ARTIFACT_STAGES for key in store.keys(stage)}
 
 
 def _keys_of_batch(store: ArtifactStore, batch_id: str) -> set[str]:

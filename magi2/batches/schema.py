@@ -102,13 +102,24 @@ class FinishedDocument(Document):
         return {"finished": content} if isinstance(content, list) else content
 
 
+class FinishedFile(Content):
+    """The file of a clip that was finished when its batch was planned: its key, and flags of caption and embeddings."""
+
+    key: str
+    flags: tuple[str, ...] = ()
+
+
 class ShardDocument(Document):
-    """The clips, all of one profile, that one task renders with one load of the weights."""
+    """The clips, all of one profile, that one task renders with one load of the weights.
+
+    Those in `finished`, by id, are only to be delivered.
+    """
 
     batch_id: str
     shard: int
     profile_digest: str
     clips: tuple[ClipDocument, ...]
+    finished: dict[str, FinishedFile] = {}
 
 
 class RefusedRow(Content):
@@ -126,6 +137,8 @@ class OptionsDocument(Content):
     force: tuple[str, ...] = ()
     priority: int = 0
     budget: float | None = None
+    delivery_target: str | None = None
+    delivery_name: str | None = None
 
 
 class ByHand(Content):
@@ -215,6 +228,33 @@ class ResultsDocument(Document):
     results: tuple[ClipResult, ...]
 
 
+class Receipt(Content):
+    """A clip at a target: the names and digests of the files there, and of the stored file that they were made from.
+
+    `name` is that of the clip's own file, which has `sha256`; the stored one has `stored_sha256` and lies under `key`.
+    `wanted` is the name that was planned. Before `delivered_at` is set the files are on their way.
+    """
+
+    target: str
+    wanted: str
+    name: str
+    key: str
+    files: dict[str, str]
+    stored_sha256: str
+    sha256: str
+    signed: bool = False
+    marked: bool = False
+    delivered_at: Moment | None = None
+
+
+class DeliveryDocument(Document):
+    """What is known of a clip's deliveries in a batch."""
+
+    batch_id: str
+    clip_id: str
+    receipts: tuple[Receipt, ...]
+
+
 class LeaseDocument(Document):
     """What the clips of a shard need, or those found finished where `shard` is None: keys by stage, by clip id.
 
@@ -265,6 +305,7 @@ class ReportedClip(Content):
     accelerator_seconds: float = 0.0
     cost: float | None = None
     stages: dict[str, StageOutcome] = {}
+    deliveries: tuple[Receipt, ...] = ()
 
 
 class StageCount(Content):
@@ -304,8 +345,9 @@ class ReportDocument(ReportedClips):
     """What became of a batch.
 
     `seconds` are those from the start of its run to the report, made at `finished_at`. `stages_reused` counts the
-    stages that clips found finished did not need to run, too. Accelerator-seconds are of all attempts, None when the
-    catalog did not say; costs and budget are in `currency`, which is None where no price is set.
+    stages that clips found finished did not need to run, too; those that brought a clip somewhere count nowhere.
+    Accelerator-seconds are of all attempts, None when the catalog did not say; costs and budget are in `currency`,
+    which is None where no price is set.
     """
 
     batch_id: str
@@ -337,7 +379,7 @@ class ReportDocument(ReportedClips):
             "clips_over_budget": len(self.over_budget),
             "clips_cancelled": len(self.cancelled),
             "clips_reused": sum(clip.reused for clip in (*self.done, *self.flagged)),
-            "stages_computed": sum(stage.computed for stage in self.stages.values()),
+            "stages_computed": sum(each.computed for stage, each in self.stages.items() if stage != StageName.DELIVER),
             "stages_reused": self.stages_reused,
             "seconds": round(self.seconds, 1),
         }

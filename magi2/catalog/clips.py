@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import CLIP_SOURCES, StateError
 from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment
-from magi2.types import Clip, FigureImage, StageName
+from magi2.types import Clip, Delivery, FigureImage, StageName
 
 
 class ClipSort(StrEnum):
@@ -67,8 +67,8 @@ class Clips:
     def add(self, batch_id: str, clips: Iterable[PlannedClip]) -> None:
         """Enter the planned clips of a batch, in many small transactions that may be repeated.
 
-        Of a clip that is there, names, tags, priority and shard follow the new plan; its state stays, but for one
-        that the plan found finished. Raises StateError when the batch or the clip's profile was not entered, or a
+        Of a clip that is there, names, tags, priority, places and shard follow the new plan; its state stays, but for
+        one that the plan found finished. Raises StateError when the batch or the clip's profile was not entered, or a
         finished clip's artifact is not in the index.
         """
         for chunk in chunks(clips):
@@ -113,6 +113,12 @@ class Clips:
         for chunk in chunks(clip_ids):
             self._database.write(work, chunk)
 
+    def place(self, batch_id: str, clip_id: str, deliveries: Sequence[Delivery]) -> None:
+        """Enter where a clip was brought; one that the batch does not have is left out."""
+        values = {"deliveries": [asdict(each) for each in deliveries]}
+        query = update(BatchClipRow).where(*_these(batch_id, [clip_id])).values(**values)
+        self._database.write(lambda connection: connection.execute(query))
+
     def get(self, batch_id: str, clip_id: str) -> ClipRecord | None:
         """A clip of a batch, or None."""
         query = _records().where(BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == clip_id)
@@ -152,7 +158,7 @@ def insert_clips(connection: Connection, batch_id: str, clips: Iterable[PlannedC
         update=["profile_name", "figures"],
     )
     rows = [batch_clip_row(batch_id, clip_id, item) for clip_id, item in planned]
-    placement = ["names", "tags", "priority", "shard"]
+    placement = ["names", "tags", "priority", "deliveries", "shard"]
     waiting = [row for row in rows if row["state"] != ClipState.DONE]
     upsert(connection, BatchClipRow, waiting, update=placement)
     done = [row for row in rows if row["state"] == ClipState.DONE]
@@ -181,8 +187,9 @@ def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[st
         "names": list(planned.clip.names),
         "tags": list(planned.clip.tags),
         "priority": planned.clip.priority,
+        "deliveries": [asdict(each) for each in planned.clip.deliveries],
         "shard": planned.shard,
-        "state": ClipState.DONE if planned.artifact_key else ClipState.WAITING,
+        "state": ClipState.DONE if planned.is_done else ClipState.WAITING,
         "failed_stage": None,
         "reason": None,
         "artifact_key": planned.artifact_key,
@@ -212,6 +219,19 @@ def settle_clips(connection: Connection, batch_id: str, outcomes: Sequence[Mappi
         )
         values = {**{name: bindparam(name) for name in names}, "updated_at": now()}
         connection.execute(query.values(values), outcomes)
+
+
+def keep_files(connection: Connection, batch_id: str, keys: Mapping[str, str | None]) -> None:
+    """Enter the files of clips, by id, that are still to be brought somewhere."""
+    rows = [{"for_clip": clip_id, "key": key} for clip_id, key in keys.items()]
+    if rows:
+        this = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == bindparam("for_clip")
+        connection.execute(update(BatchClipRow).where(*this).values(artifact_key=bindparam("key")), rows)
+
+
+def has_target() -> ColumnElement[bool]:
+    """Whether a clip is to be brought anywhere."""
+    return cast(BatchClipRow.deliveries, Text) != "[]"
 
 
 def _these(batch_id: str, clip_ids: list[str]) -> tuple[ColumnElement[bool], ...]:
@@ -268,6 +288,7 @@ def _record(row: Row[Any]) -> ClipRecord:
         names=tuple(row.names),
         tags=tuple(row.tags),
         priority=row.priority,
+        deliveries=tuple(Delivery(each["target"], each["name"]) for each in row.deliveries),
     )
     return ClipRecord(
         batch_id=row.batch_id,

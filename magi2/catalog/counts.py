@@ -112,6 +112,7 @@ class Counting:
     def __init__(self) -> None:
         self._clips: Counter[ClipState] = Counter()
         self._reused = self._found = 0
+        self._stored: Counter[StageName] = Counter()
         self._at_stage: dict[StageName, Counter[ClipState]] = defaultdict(Counter)
         self._failed: Counter[str] = Counter()
         self._last: Counter[tuple[StageName, ClipState, RunState]] = Counter()
@@ -130,13 +131,18 @@ class Counting:
         failed_stage: str | None = None,
         is_reused: bool = False,
         is_found: bool = False,
+        is_stored: bool = False,
     ) -> None:
-        """Clips in one state whose profile has these stages; see `ClipCounts` and `BatchCounts` for the rest."""
+        """Clips in one state that pass these stages; see `ClipCounts` and `BatchCounts` for the rest.
+
+        Of those that are `is_stored` only deliver is left.
+        """
         self._clips[state] += count
         self._reused += count if is_reused else 0
         self._found += count if is_found else 0
         for stage in stages:
             self._at_stage[stage][state] += count
+            self._stored[stage] += count if is_stored and stage is not StageName.DELIVER else 0
         if state is ClipState.FAILED and failed_stage is not None:
             self._failed[failed_stage] += count
 
@@ -180,7 +186,7 @@ class Counting:
     def _stage(self, stage: StageName) -> StageCounts:
         clips = self._at_stage[stage]
         done = ClipState.DONE
-        unfinished = sum(clips[state] for state in UNFINISHED_CLIP)
+        unfinished = sum(clips[state] for state in UNFINISHED_CLIP) - self._stored[stage]
         made = self._last_came_to(stage, RunState.MADE, ClipState)
         # A clip that is done has passed every stage: what this batch did not make of it was there.
         found = clips[done] - self._last_came_to(stage, RunState.MADE, [done])

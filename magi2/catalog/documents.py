@@ -18,6 +18,7 @@ from magi2.batches.documents import (
     report_name,
     shard_name,
 )
+from magi2.batches.receipts import final_places
 from magi2.batches.schema import (
     BatchDocument,
     ClipResult,
@@ -77,7 +78,7 @@ def _read_batch(store: ArtifactStore, batch_id: str) -> StoredBatch:
     for reported in (*report.done, *report.flagged) if report else ():
         planned = clips.get(reported.clip_id or "")
         if planned is not None and reported.key:
-            clips[planned.clip.clip_id] = replace(planned, artifact_key=reported.key)
+            clips[planned.clip.clip_id] = replace(planned, artifact_key=reported.key, is_delivered=True)
     return StoredBatch(
         batch=_new_batch(plan),
         profiles=plan.profiles,
@@ -94,7 +95,9 @@ def _read_clips(store: ArtifactStore, plan: BatchDocument) -> dict[str, PlannedC
         document = _read(store, shard_name(plan.batch_id, shard), ShardDocument)
         check_shard(document, plan.batch_id, shard)
         for each in document.clips:
-            clips[each.clip_id] = PlannedClip(each.to_clip(), shard)
+            clip, file = each.to_clip(), document.finished.get(each.clip_id)
+            placed = replace(clip, deliveries=final_places(store, plan.batch_id, clip))
+            clips[each.clip_id] = PlannedClip(placed, shard, file.key if file else None)
     for finished in _read(store, finished_name(plan.batch_id), FinishedDocument).finished:
         clips[finished.clip_id] = PlannedClip(finished.to_clip(), None, finished.key)
     if len(clips) != plan.clips:

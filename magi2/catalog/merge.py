@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, delete, exists, select, update
@@ -11,7 +12,7 @@ from magi2.catalog.clips import insert_clips, outcome, settle_clips
 from magi2.catalog.documents import StoredBatch
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, PlannedClip, Run, RunState, now
-from magi2.catalog.runs import LAST_STAGE, SUCCEEDED, runs_of_batch, upsert_runs
+from magi2.catalog.runs import FILE_STAGE, SUCCEEDED, runs_of_batch, upsert_runs
 from magi2.catalog.statements import chunks, clips_by_state, upsert
 from magi2.catalog.states import UNFINISHED_BATCH, UNFINISHED_CLIP
 from magi2.catalog.tables import ArtifactRow, BatchClipRow, BatchRow, RefusedRow, StageRunRow
@@ -67,7 +68,9 @@ def _settle(connection: Connection, stored: StoredBatch) -> None:
 
 def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
     batch_id = stored.batch.batch_id
-    proven, at_work, last = _proven(connection, stored), _at_work(connection, stored), _last_runs(connection, batch_id)
+    files, at_work, last = _files(connection, stored), _at_work(connection, stored), _last_runs(connection, batch_id)
+    brought = _brought(stored, last.values())
+    proven = {clip_id: key for clip_id, key in files.items() if clip_id in brought}
     columns = BatchClipRow.clip_id, BatchClipRow.state, BatchClipRow.artifact_key
     outcomes = []
     for clip_id, name, key in connection.execute(select(*columns).where(BatchClipRow.batch_id == batch_id)):
@@ -80,7 +83,8 @@ def _settle_clips(connection: Connection, stored: StoredBatch) -> None:
         elif _is_open(state, last.get(clip_id)):
             if failure:
                 stage = failure.stage if failure.state is ClipState.FAILED else None
-                outcomes.append(outcome(clip_id, failure.state, failed_stage=stage, reason=failure.reason))
+                ended = {"failed_stage": stage, "reason": failure.reason, "artifact_key": files.get(clip_id)}
+                outcomes.append(outcome(clip_id, failure.state, **ended))
             elif state not in UNFINISHED_CLIP:
                 outcomes.append(_outcome_of(clip_id, last.get(clip_id)))
     for chunk in chunks(outcomes):
@@ -96,7 +100,7 @@ def _is_open(state: ClipState, last: Run | None) -> bool:
 
 def _outcome_of(clip_id: str, last: Run | None) -> dict[str, Any]:
     """Where a clip stands by its last run alone, with no file that proves it done."""
-    if last is None or (last.stage is LAST_STAGE and last.state in SUCCEEDED):
+    if last is None or (last.stage.position >= FILE_STAGE.position and last.state in SUCCEEDED):
         return outcome(clip_id, ClipState.WAITING)
     if last.state is RunState.FAILED:
         return outcome(clip_id, ClipState.FAILED, failed_stage=last.stage, reason=last.error)
@@ -128,18 +132,26 @@ def _at_work(connection: Connection, stored: StoredBatch) -> set[str]:
     }
 
 
-def _proven(connection: Connection, stored: StoredBatch) -> dict[str, str]:
-    """The clips whose delivered artifact is in the index, and its key."""
+def _brought(stored: StoredBatch, last: Iterable[Run]) -> set[str]:
+    """The clips that are where they were to be brought, if anywhere."""
+    runs = (run for run in (*stored.runs, *last) if run.stage is StageName.DELIVER and run.state in SUCCEEDED)
+    planned = stored.clips.items()
+    nowhere = (clip_id for clip_id, each in planned if each.is_delivered or not each.clip.deliveries)
+    return {*nowhere, *(run.clip_id for run in runs)}
+
+
+def _files(connection: Connection, stored: StoredBatch) -> dict[str, str]:
+    """The clips whose file is in the index, and its key."""
     claims = {clip_id: planned.artifact_key for clip_id, planned in stored.clips.items() if planned.artifact_key}
     for run in stored.runs:
-        if run.stage is LAST_STAGE and run.state in SUCCEEDED and run.artifact_key:
+        if run.stage is FILE_STAGE and run.state in SUCCEEDED and run.artifact_key:
             claims[run.clip_id] = run.artifact_key
     for clip_id, run in _last_runs(connection, stored.batch.batch_id).items():  # of a stage that has not ended
-        if run.stage is LAST_STAGE and run.state in SUCCEEDED and run.artifact_key:
+        if run.stage is FILE_STAGE and run.state in SUCCEEDED and run.artifact_key:
             claims.setdefault(clip_id, run.artifact_key)
     indexed: set[str] = set()
     for keys in chunks(claims.values()):
-        query = select(ArtifactRow.key).where(ArtifactRow.key.in_(keys), ArtifactRow.stage == LAST_STAGE)
+        query = select(ArtifactRow.key).where(ArtifactRow.key.in_(keys), ArtifactRow.stage == FILE_STAGE)
         indexed.update(connection.scalars(query))
     return {clip_id: key for clip_id, key in claims.items() if key in indexed}
 

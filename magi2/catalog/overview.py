@@ -7,13 +7,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, literal_column, select
 
+from magi2.catalog.clips import has_target
 from magi2.catalog.counts import BatchCounts, Counting
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ClipState, RunState
-from magi2.catalog.runs import LAST_STAGE, SUCCEEDED
+from magi2.catalog.runs import FILE_STAGE, SUCCEEDED
 from magi2.catalog.statements import outcome_of_batch, total, was_retried
+from magi2.catalog.states import UNFINISHED_CLIP
 from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow, ProfileRow, RefusedRow, StageRunRow
-from magi2.types import StageName, profile_stages
+from magi2.types import StageName, clip_stages
 
 K = TypeVar("K", str, int)
 
@@ -76,7 +78,7 @@ class Overview:
             .order_by((StageRunRow.batch_id == batch_id).asc(), StageRunRow.finished_at.asc().nulls_first())
         )
         rows = self._database.read(lambda connection: connection.execute(query).all())
-        return {StageName(stage): key for stage, key in rows if key}
+        return {StageName(stage): key for stage, key in rows if key and stage != StageName.DELIVER}
 
 
 def _of_batches(connection: Connection, batch_ids: Sequence[str]) -> dict[str, BatchCounts]:
@@ -98,16 +100,17 @@ def _count(connection: Connection, key: ColumnElement[K], condition: ColumnEleme
     clips = connection.execute(_clips(key, condition)).all()
     digests = {row.profile_digest for row in clips}
     contents = select(ProfileRow.digest, ProfileRow.content).where(ProfileRow.digest.in_(digests))
-    stages = {digest: profile_stages(content) for digest, content in connection.execute(contents)}
+    profiles = {digest: content for digest, content in connection.execute(contents)}
     counting: dict[K, Counting] = {row.key: Counting() for row in clips}
     for row in clips:
         counting[row.key].add_clips(
             ClipState(row.state),
-            stages[row.profile_digest],
+            clip_stages(profiles[row.profile_digest], is_delivered=row.has_target),
             row.clips,
             failed_stage=row.failed_stage,
             is_reused=row.is_reused,
             is_found=row.is_reused and not row.has_shard,
+            is_stored=row.is_stored,
         )
     for row in connection.execute(_runs(key, condition)):
         counting[row.key].add_runs(
@@ -125,13 +128,13 @@ def _count(connection: Connection, key: ColumnElement[K], condition: ColumnEleme
 
 
 def _clips(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Clips by profile, state, and whether they are reused: done, and their batch did not make the delivered file."""
-    was_made = exists().where(
-        StageRunRow.batch_id == BatchClipRow.batch_id,
-        StageRunRow.clip_id == BatchClipRow.clip_id,
-        StageRunRow.stage == LAST_STAGE,
-        StageRunRow.state == RunState.MADE,
-    )
+    """Clips by profile, state, target, and whether they are reused: done, and their batch did not make their file; or
+    stored: not done, and their file was there when the batch was planned.
+    """
+    of_clip = StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id
+    was_made = exists().where(*of_clip, StageRunRow.stage == FILE_STAGE, StageRunRow.state == RunState.MADE)
+    had_file = exists().where(*of_clip, StageRunRow.stage == FILE_STAGE, StageRunRow.state.in_(SUCCEEDED))
+    is_waiting = BatchClipRow.state.in_(UNFINISHED_CLIP)
     clips = (
         select(
             key.label("key"),
@@ -139,7 +142,9 @@ def _clips(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tup
             BatchClipRow.state,
             BatchClipRow.failed_stage,
             BatchClipRow.shard.is_not(None).label("has_shard"),
+            has_target().label("has_target"),
             and_(BatchClipRow.state == ClipState.DONE, ~was_made).label("is_reused"),
+            and_(is_waiting, BatchClipRow.artifact_key.is_not(None), ~had_file).label("is_stored"),
         )
         .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
         .where(condition)

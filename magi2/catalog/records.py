@@ -119,11 +119,20 @@ class ActionRecord:
 
 @dataclass(frozen=True)
 class PlannedClip:
-    """A clip of a batch: the shard that renders it, or the key of the delivered artifact that is in the store."""
+    """A clip of a batch: the shard that renders or delivers it, the key of its file that is in the store.
+
+    `is_delivered`: it was brought wherever it was to go.
+    """
 
     clip: Clip
     shard: int | None = None
     artifact_key: str | None = None
+    is_delivered: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing of it is left to do."""
+        return self.artifact_key is not None and (self.is_delivered or not self.clip.deliveries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, select, update
 
-from magi2.catalog.clips import outcome, settle_clips
+from magi2.catalog.clips import has_target, keep_files, outcome, settle_clips
 from magi2.catalog.engine import Database
 from magi2.catalog.records import BatchState, ClipState, Run, RunState, now
 from magi2.catalog.statements import chunks, outcome_of_batch, total, upsert, was_retried
@@ -18,7 +18,8 @@ from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
 from magi2.errors import Magi2Error
 from magi2.types import StageName
 
-LAST_STAGE = StageName.MUX
+FILE_STAGE = StageName.MUX
+"""What makes a clip's file; a clip that is to be brought nowhere is done with it."""
 _OUTCOME = [
     "state",
     "finished_at",
@@ -96,9 +97,9 @@ class Runs:
     def finish(self, batch_id: str, runs: Iterable[Run], *, tried_again: bool = False) -> None:
         """Enter what became of runs, started or not, and what follows for their clips.
 
-        A failed run makes its clip failed, or waiting when it is `tried_again`; a cancelled one makes it cancelled, and
-        the last stage's artifact makes it done. Nothing follows from the late end of an attempt that another has
-        overtaken.
+        A failed run makes its clip failed, or waiting when it is `tried_again`; a cancelled one makes it cancelled. A
+        clip is done with its file, or where that is to be brought somewhere when it is there. Nothing follows from the
+        late end of an attempt that another has overtaken.
         Raises StateError for a clip that the batch does not have, or when that artifact is not in the index.
         """
         for chunk in chunks(runs):
@@ -165,11 +166,29 @@ def _finish(connection: Connection, batch_id: str, runs: Sequence[Run], tried_ag
     reused = [run for run in runs if run.state is RunState.REUSED]
     upsert_runs(connection, batch_id, reused, where=StageRunRow.state != RunState.MADE)
     runs = _current(connection, batch_id, runs)
-    going_on = [run.clip_id for run in runs if run.state in SUCCEEDED and run.stage is not LAST_STAGE]
+    files = _files_to_bring(connection, batch_id, runs)
+
+    def ends(run: Run) -> bool:
+        return run.state not in SUCCEEDED or is_last(run.stage, has_target=run.clip_id in files)
+
+    going_on = [run for run in runs if not ends(run)]
     # What was cancelled meanwhile stays so, until it is started again.
-    _go_on(connection, batch_id, going_on, BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED)))
-    ends = [run for run in runs if run.state not in SUCCEEDED or run.stage is LAST_STAGE]
-    settle_clips(connection, batch_id, [_outcome(run, tried_again) for run in ends])
+    idle = BatchClipRow.state.in_((ClipState.WAITING, ClipState.FAILED))
+    _go_on(connection, batch_id, [run.clip_id for run in going_on], idle)
+    keep_files(connection, batch_id, {run.clip_id: run.artifact_key for run in going_on if run.stage is FILE_STAGE})
+    settle_clips(connection, batch_id, [_outcome(run, tried_again, files) for run in runs if ends(run)])
+
+
+def is_last(stage: StageName, *, has_target: bool) -> bool:
+    """Whether a clip is done when it has passed a stage."""
+    return stage is StageName.DELIVER or (stage is FILE_STAGE and not has_target)
+
+
+def _files_to_bring(connection: Connection, batch_id: str, runs: Sequence[Run]) -> dict[str, str | None]:
+    """The clips of these runs that have a target, with the key of their file as far as it is known."""
+    columns = BatchClipRow.clip_id, BatchClipRow.artifact_key
+    these = BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id.in_({run.clip_id for run in runs})
+    return {clip_id: key for clip_id, key in connection.execute(select(*columns).where(*these, has_target()))}
 
 
 def _withdraw(connection: Connection, batch_id: str, stage: StageName, clip_ids: Sequence[str], attempt: int) -> None:
@@ -206,15 +225,18 @@ def _is_later(moment: datetime | None, than: datetime | None) -> bool:
     return moment is not None and than is not None and moment > than
 
 
-def _outcome(run: Run, tried_again: bool) -> dict[str, Any]:
-    """What a run leads to for its clip."""
+def _outcome(run: Run, tried_again: bool, files: Mapping[str, str | None]) -> dict[str, Any]:
+    """What a run leads to for its clip. One that is not brought where it should be keeps its file."""
+    key = run.artifact_key if run.state in SUCCEEDED else None
+    if run.stage is StageName.DELIVER:
+        key = key or files.get(run.clip_id)
     state = ClipState.WAITING if tried_again and run.state is RunState.FAILED else _CLIP_STATES[run.state]
     return outcome(
         run.clip_id,
         state,
         failed_stage=run.stage if state is ClipState.FAILED else None,
         reason=run.error,
-        artifact_key=run.artifact_key if run.state in SUCCEEDED else None,
+        artifact_key=key,
     )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
@@ -177,7 +177,10 @@ class ArtifactRow(Base):
 
 
 class BatchClipRow(Base):
-    """A clip in a batch. It is done only by an artifact that is in the index."""
+    """A clip in a batch. It is done only by an artifact that is in the index.
+
+    `deliveries` are the places to which it is brought, with target and name; then it is done when it is there.
+    """
 
     __tablename__ = "batch_clips"
     __table_args__ = (
@@ -190,6 +193,7 @@ class BatchClipRow(Base):
     names: Mapped[list[Any]]
     tags: Mapped[list[Any]]
     priority: Mapped[int] = mapped_column(BigInteger)
+    deliveries: Mapped[list[Any]] = mapped_column(server_default="[]")
     shard: Mapped[int | None]
     state: Mapped[str]
     failed_stage: Mapped[str | None]

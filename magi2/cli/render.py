@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,21 @@ import typer
 
 from magi2.batches.batch_file import Row, make_batch, read_batch
 from magi2.batches.intake import closed_folders
+from magi2.batches.placing import Placing
 from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, errors, print_json, results, resumable
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
-from magi2.errors import CorruptedArtifactError, InputError, Magi2Error, in_one_line
+from magi2.delivery.names import DELIVERED, OUT, companion
+from magi2.delivery.targets import Targets
+from magi2.errors import InputError, Magi2Error, in_one_line
 from magi2.inputs.files import InputRoots
 from magi2.prompts.figures import parse_image_argument
 from magi2.types import CLIP, Clip, StageName
 
 if TYPE_CHECKING:
-    from magi2.artifacts.store import ArtifactStore
+    from magi2.batches.schema import Receipt
     from magi2.deployment import Deployment
     from magi2.stages.render import Outcome
 
@@ -37,6 +40,9 @@ USUAL_PROFILE = "1080p"
 PROFILE = typer.Option(USUAL_PROFILE, "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
 SEED = typer.Option(None, "--seed", help="0 to 2^53-1; by default derived from the prompt.")
 OVERRIDES = typer.Option([], "--set", help="Change a value of the profile, as in refiner.steps=8.")
+OUT_FOLDER = typer.Option(
+    None, "--out", "-o", help="Folder for finished clips; without it the target of row or profile, else the folder out."
+)
 LAYOUT = typer.Option(
     None, "--layout", help="Spread preview, refine and decode over ranks, as in sp8.cfg1.ep4; by default MAGI2_LAYOUT."
 )
@@ -48,7 +54,7 @@ def render_command(
     image: str | None = IMAGE,
     profile: str = PROFILE,
     seed: int | None = SEED,
-    out: Path = typer.Option(Path("out"), "--out", "-o", help="Folder for the finished clips."),
+    out: Path | None = OUT_FOLDER,
     overrides: list[str] = OVERRIDES,
     layout: str | None = LAYOUT,
     from_sidecar: Path | None = typer.Option(
@@ -63,39 +69,43 @@ def render_command(
     if from_sidecar is not None:
         if (prompt, prompts, image, seed) != (None,) * 4 or profile != USUAL_PROFILE:
             raise InputError("--from-sidecar says all of the clip: give no prompt, image, profile or seed with it")
-        _render_again(from_sidecar, images, out, overrides, layout, as_json=as_json)
+        _render_again(_Asked(None, from_sidecar, None, profile, None, overrides, out), images, layout, as_json=as_json)
         return
     if images is not None:
         raise InputError("--images goes with --from-sidecar", hint="the image of a prompt is given by --image")
-    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    asked = _Asked(prompt, prompts, image, profile, seed, overrides, out)
+    clips, profiles = _clips(asked)
+    _require_targets(clips, asked)
     named = {"name": prompts.stem, "source": str(prompts)} if prompts else {}
     from magi2.deployment import Deployment
 
-    _tell(_render(clips, profiles, Deployment.from_environment(), out, layout, **named), as_json=as_json)
+    _tell(_render(clips, profiles, Deployment.from_environment(), asked.folder, layout, **named), as_json=as_json)
 
 
-def _render_again(
-    file: Path, images: Path | None, out: Path, overrides: Sequence[str], layout: str | None, *, as_json: bool
-) -> None:
-    """The clip of a sidecar, and whether its bytes came out as they were."""
+def _render_again(asked: _Asked, images: Path | None, layout: str | None, *, as_json: bool) -> None:
+    """The clip of the sidecar `asked.prompts`, and whether its bytes came out as they were."""
     from magi2.delivery.again import again
     from magi2.delivery.sidecar import read_sidecar
     from magi2.deployment import Deployment
     from magi2.stages.layouts import stage_layout
 
-    sidecar, deployment = read_sidecar(file), Deployment.from_environment()
+    assert asked.prompts is not None
+    file, deployment = asked.prompts, Deployment.from_environment()
+    sidecar, placing = read_sidecar(file), asked.placing(deployment.settings)
     with TemporaryDirectory(prefix="magi2-again-") as scratch:
-        asked = again(sidecar, deployment, overrides=overrides, images=images, scratch=Path(scratch))
-        if not asked.is_own_negative and stage_layout(StageName.PREVIEW, layout, deployment.settings).num_ranks > 1:
+        given = {"overrides": asked.overrides, "images": images, "scratch": Path(scratch)}
+        found = again(sidecar, deployment, name=file.stem, placing=placing, **given)
+        if not found.is_own_negative and stage_layout(StageName.PREVIEW, layout, deployment.settings).num_ranks > 1:
             raise InputError(
                 "the sidecar's negative prompt is not this deployment's, whose ranks would read their own",
-                hint=f"write it into {asked.profile.text.negative_prompt} of MAGI2_CONFIGS, or take --layout sp1",
+                hint=f"write it into {found.profile.text.negative_prompt} of MAGI2_CONFIGS, or take --layout sp1",
             )
-        profiles = {asked.profile.digest(): asked.profile}
+        _require_targets([found.clip], asked)
+        profiles = {found.profile.digest(): found.profile}
         named = {"name": file.stem, "source": str(file)}
-        rendered = _render([asked.clip], profiles, asked.deployment, out, layout, **named)
+        rendered = _render([found.clip], profiles, found.deployment, asked.folder, layout, **named)
         for row in rendered.rows:
-            key = row.get("key")
+            key = row["key"]
             stored = deployment.store.payload(StageName.MUX, key, CLIP).sha256 if key else None
             row["same_bytes"] = stored == sidecar.stored.sha256
             if stored and not row["same_bytes"]:
@@ -118,23 +128,25 @@ def _render(
     clips: Sequence[Clip],
     profiles: Mapping[str, Profile],
     deployment: Deployment,
-    out: Path,
+    folder: Path,
     layout: str | None,
     **named: str,
 ) -> _Rendered:
-    """Clips made and brought to a folder. An error that stops it is raised only where no clip was made before."""
+    """Clips made and brought to their targets, of which one may be `folder`.
+
+    Raises what stops it where no clip was made before.
+    """
     started = time.monotonic()
-    _make_folder(out)
     from magi2.jobs.render import ClipRender
 
     check_machine(deployment, _used(clips, profiles))
     with resumable(), TerminalProgress() as progress:
-        work = ClipRender(clips, profiles, deployment, **named, layout=layout, progress=progress)
+        work = ClipRender(clips, profiles, deployment, **named, layout=layout, out=folder, progress=progress)
         rendered = _Rendered(work.batch_id, [])
         try:
             with closing(work.render()) as outcomes:
                 for outcome in outcomes:
-                    rendered.rows.append(_row(outcome, *_exported(deployment.store, outcome, out)))
+                    rendered.rows.append(_row(outcome, work.receipts(outcome.clip), work.targets))
         except Magi2Error as error:
             if not rendered.rows:
                 raise
@@ -154,31 +166,35 @@ def _tell(rendered: _Rendered, *, as_json: bool) -> None:
 
 
 def stage_command(
-    name: str = typer.Argument(help="enhance, encode, preview, refine, decode or mux."),
+    name: str = typer.Argument(help="enhance, encode, preview, refine, decode, mux or deliver."),
     prompt: str | None = PROMPT,
     prompts: Path | None = PROMPTS,
     image: str | None = IMAGE,
     profile: str = PROFILE,
     seed: int | None = SEED,
+    out: Path | None = OUT_FOLDER,
     overrides: list[str] = OVERRIDES,
     layout: str | None = LAYOUT,
     as_json: bool = AS_JSON,
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
 
-    clips, profiles = _clips(prompt, prompts, image, profile, seed, overrides)
+    asked = _Asked(prompt, prompts, image, profile, seed, overrides, out)
+    clips, profiles = _clips(asked)
 
     for resolved in profiles.values():
-        names = [stage.value for stage in resolved.stages]
+        names = [stage.value for stage in (*resolved.stages, StageName.DELIVER)]
         if name not in names:
             raise InputError(f"profile {resolved.name} has no stage {name!r}", hint=nearest(name, names))
+    if name == StageName.DELIVER:
+        _require_targets(clips, asked)
     from magi2.deployment import Deployment
     from magi2.jobs.render import ClipRender
 
     deployment = Deployment.from_environment()
     check_machine(deployment, _used(clips, profiles))
     with resumable(), TerminalProgress() as progress:
-        work = ClipRender(clips, profiles, deployment, layout=layout, progress=progress)
+        work = ClipRender(clips, profiles, deployment, layout=layout, out=asked.folder, progress=progress)
         found = work.run_stage(StageName(name))
     rows = [
         {
@@ -200,30 +216,49 @@ def stage_command(
         raise typer.Exit(1)
 
 
-def _clips(
-    prompt: str | None,
-    prompts: Path | None,
-    image: str | None,
-    profile: str,
-    seed: int | None,
-    overrides: Sequence[str],
-) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
+@dataclass(frozen=True)
+class _Asked:
+    """What a command was given."""
+
+    prompt: str | None
+    prompts: Path | None
+    image: str | None
+    profile: str
+    seed: int | None
+    overrides: Sequence[str]
+    out: Path | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder for clips that are brought to no other target."""
+        return self.out or Path("out")
+
+    def placing(self, settings: Settings) -> Placing:
+        """Where clips are brought: to a folder that was given, unless their rows say otherwise."""
+        batch = self.prompts.stem if self.prompts else "prompt"
+        require = Targets.of(settings, out=self.folder).require
+        return Placing(batch=batch, target=OUT if self.out else None, otherwise=OUT, require=require)
+
+
+def _clips(asked: _Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
     settings = Settings.from_environment()
-    profile_of, closed = Profiles(settings.configs, profile, overrides), closed_folders(settings)
+    profile_of, closed = Profiles(settings.configs, asked.profile, asked.overrides), closed_folders(settings)
     profile_of(None)
-    if (prompt is None) == (prompts is None):
+    if (asked.prompt is None) == (asked.prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
-    if prompts is not None:
-        if image is not None or seed is not None:
+    placing = asked.placing(settings)
+    if asked.prompts is not None:
+        if asked.image is not None or asked.seed is not None:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
-        batch = read_batch(prompts, profile_of, InputRoots.around(prompts, closed=closed)).require_good()
+        roots = InputRoots.around(asked.prompts, closed=closed)
+        batch = read_batch(asked.prompts, profile_of, roots, placing).require_good()
         profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
         return batch.clips, profile_of.by_digest
-    row = Row(1, {"prompt": prompt, "image": image, "seed": seed, "name": "prompt"})
-    images = (Path.cwd() / figure.source for figure in parse_image_argument(image))
+    row = Row(1, {"prompt": asked.prompt, "image": asked.image, "seed": asked.seed, "name": "prompt"})
+    images = (Path.cwd() / figure.source for figure in parse_image_argument(asked.image))
     roots = InputRoots.around(*images, closed=closed)
-    batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots)
+    batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots, placing=placing)
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
     profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
@@ -235,49 +270,54 @@ def _used(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> list[Profil
     return [profiles[digest] for digest in dict.fromkeys(clip.profile_digest for clip in clips)]
 
 
-def _make_folder(out: Path) -> None:
-    """Before anything is rendered for it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out}: {error.strerror or error}") from error
+def _require_targets(clips: Sequence[Clip], asked: _Asked) -> None:
+    """Before anything is rendered for them: targets that can be opened, and the folder of the command.
+
+    Raises: InputError for a folder that cannot be made, ConfigError for a target that cannot be used from here.
+    """
+    targets = Targets.of(Settings.from_environment(), out=asked.folder)
+    for name in sorted({delivery.target for clip in clips for delivery in clip.deliveries}):
+        targets.open(name)
+        if name != OUT:
+            continue
+        try:
+            asked.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--out {asked.folder}: {error.strerror or error}") from error
 
 
-def _exported(store: ArtifactStore, outcome: Outcome, out: Path) -> tuple[dict[str, Path], Magi2Error | None]:
-    """The clip's files in `out`, or why they are not there: that is the clip's own failure, not its neighbours'."""
-    from magi2.stages.render import export
-
-    if outcome.failure:
-        return {}, outcome.failure.error
-    try:
-        return export(store, outcome, out), None
-    except CorruptedArtifactError as error:
-        outcome.results[-1] = replace(outcome.results[-1], state="failed", error=error)
-        return {}, error
-    except Magi2Error as error:  # the clip is stored: another call brings it to a folder that has room
-        return {}, error
-
-
-def _row(outcome: Outcome, files: dict[str, Path], error: Magi2Error | None) -> dict[str, Any]:
+def _row(outcome: Outcome, receipts: Sequence[Receipt], targets: Targets) -> dict[str, Any]:
     failure = outcome.failure
     return {
         "clip": outcome.clip.clip_id,
         "names": list(outcome.clip.names),
         "profile": outcome.clip.profile_name,
         "seed": outcome.clip.seed,
-        "state": "failed" if failure or error else "flagged" if outcome.flags else "done",
+        "state": "failed" if failure else "flagged" if outcome.flags else "done",
         "failed_stage": failure.stage.value if failure else None,
-        "error": in_one_line(error) if error else None,
+        "error": in_one_line(failure.error) if failure and failure.error else None,
         "flags": list(outcome.flags),
         "key": next((result.key for result in outcome.results if result.stage is StageName.MUX), None),
         "stages": {result.stage.value: result.state for result in outcome.results},
         "seconds": round(sum(result.seconds for result in outcome.results), 3),
-        "files": {name: str(path) for name, path in files.items()},
+        "files": {} if failure else _files(receipts, targets),
+        "deliveries": [
+            {"target": each.target, "name": each.name, "sha256": each.sha256} for each in receipts if each.delivered_at
+        ],
     }
 
 
+def _files(receipts: Sequence[Receipt], targets: Targets) -> dict[str, str]:
+    """Where the files of a clip's first delivery are, by what they are."""
+    if not receipts:
+        return {}
+    first, place = receipts[0], targets.open(receipts[0].target)
+    names = {what: companion(first.name, ending) for ending, what in DELIVERED.items()}
+    return {what: place.address(name) for what, name in names.items() if name in first.files}
+
+
 def _summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    states = [state for row in rows for state in row["stages"].values()]
+    states = [state for row in rows for stage, state in row["stages"].items() if stage != StageName.DELIVER]
     return {
         "clips": rows,
         "clips_done": sum(row["state"] == "done" for row in rows),

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from magi2.artifacts.recipe import Recipe
-from magi2.batches.batch_file import Row, make_batch
+from magi2.batches.batch_file import Batch, Row, make_batch
 from magi2.batches.images import read_image
+from magi2.batches.placing import Placing
 from magi2.config.load import override_profile, require_named_files
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
@@ -26,7 +27,7 @@ from magi2.deployment import Deployment
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors
 from magi2.inputs.files import InputRoots, UnreadableError
-from magi2.inputs.limits import MAX_PICTURE_BYTES
+from magi2.inputs.limits import MAX_NAME_CHARS, MAX_PICTURE_BYTES
 from magi2.inputs.text import check_depth, is_name, quoted, shown
 from magi2.media.delivery import PLACEMENT
 from magi2.types import Clip, StageName
@@ -49,9 +50,18 @@ class Again:
 
 
 def again(
-    sidecar: Sidecar, deployment: Deployment, *, overrides: Sequence[str] = (), images: Path | None, scratch: Path
+    sidecar: Sidecar,
+    deployment: Deployment,
+    *,
+    name: str,
+    placing: Placing,
+    overrides: Sequence[str] = (),
+    images: Path | None = None,
+    scratch: Path,
 ) -> Again:
-    """What renders the clip of a sidecar again. Images come from the store, or from the folder `images`.
+    """What renders the clip of a sidecar again, called `name` and brought where `placing` says.
+
+    Images come from the store, or from the folder `images`.
 
     `overrides` are for what a sidecar must not name. `scratch` is an empty folder that outlives the render.
     Raises: InputError for settings that are refused, an image that is not there, other weights than the clip was made
@@ -59,7 +69,12 @@ def again(
     """
     profile = _profile(sidecar, overrides)
     _check_weights(sidecar, deployment)
-    clip = _clip(sidecar, profile, _images(sidecar, deployment, images, scratch), scratch)
+    figures = _images(sidecar, deployment, images, scratch)
+    row = Row(1, {"name": name[:MAX_NAME_CHARS], **_row_values(sidecar, figures)})
+    batch = make_batch(
+        [row], lambda name: profile, folder=scratch, roots=InputRoots((scratch,)), placing=placing
+    ).require_good()
+    clip = _clip_of(sidecar, batch)
     book = deployment.recipe_book(profile)
     is_own = book.negative_prompt == sidecar.negative_prompt
     if not is_own:
@@ -118,11 +133,13 @@ def _check_weights(sidecar: Sidecar, deployment: Deployment) -> None:
             raise InputError(message, hint="set MAGI2_CKPT_ROOT to the weights that made it")
 
 
-def _clip(sidecar: Sidecar, profile: Profile, images: Mapping[int, Path], scratch: Path) -> Clip:
+def _row_values(sidecar: Sidecar, images: Mapping[int, Path]) -> dict[str, Any]:
     figures = {f"<Figure {number}>": str(path) for number, path in images.items()}
-    values = {"prompt": sidecar.prompt, "seed": sidecar.seed, "image": json.dumps(figures) if figures else None}
-    batch = make_batch([Row(1, values)], lambda name: profile, folder=scratch, roots=InputRoots((scratch,)))
-    (clip,) = batch.require_good().clips
+    return {"prompt": sidecar.prompt, "seed": sidecar.seed, "image": json.dumps(figures) if figures else None}
+
+
+def _clip_of(sidecar: Sidecar, batch: Batch) -> Clip:
+    (clip,) = batch.clips
     if clip.clip_id != sidecar.clip_id:
         raise InputError(f"the sidecar's clip is {sidecar.clip_id[:12]}, what it says makes clip {clip.short_id}")
     return replace(clip, caption=sidecar.caption)

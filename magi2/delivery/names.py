@@ -14,15 +14,19 @@ from dataclasses import dataclass, replace
 
 from magi2.errors import InputError
 from magi2.inputs.text import quoted
-from magi2.types import Clip, Delivery
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, Delivery
 
-SUFFIX = ".mp4"
+ENDING = ".mp4"
 DEFAULT_TEMPLATE = "{batch}/{name}_{seed}_{profile}.mp4"
+OUT = "--out"
+"""The target that is the folder which a command was given; no configured one can have this name."""
 OUT_TEMPLATE = "{name}_{seed}_{profile}.mp4"
-"""For a folder that a command was given for its clips alone."""
+"""In that folder, which is for the clips of the command alone."""
 FIELDS = ("batch", "name", "seed", "profile", "clip")
+DELIVERED = {ENDING: CLIP, ".jpg": POSTER, ".contact_sheet.jpg": CONTACT_SHEET, ".vtt": "subtitles.vtt"}
+"""What is delivered, by what follows a clip's stem."""
 COMPANIONS = (".jpg", ".contact_sheet.jpg", ".vtt", ".json")
-"""What lies beside a clip, by what follows its stem: poster, contact sheet, subtitles, record."""
+"""What may lie beside a clip; the last is for a record of how it was made."""
 
 MAX_VALUE_BYTES = 80
 """Of what fills a field, so that one long name does not make a row unusable."""
@@ -87,12 +91,12 @@ def check_name(name: str) -> str:
 
 def with_suffix(name: str, clip: Clip) -> str:
     """The name that a clip gets where its own is taken by another: its short id before the ending."""
-    return f"{name.removesuffix(SUFFIX)}_{clip.short_id}{SUFFIX}"
+    return f"{name.removesuffix(ENDING)}_{clip.short_id}{ENDING}"
 
 
 def companion(name: str, ending: str) -> str:
     """The name of what lies beside a clip."""
-    return name.removesuffix(SUFFIX) + ending
+    return name.removesuffix(ENDING) + ending
 
 
 def without_collisions(clips: Sequence[Clip]) -> tuple[Clip, ...]:
@@ -123,13 +127,13 @@ def _keys(delivery: Delivery) -> set[tuple[str, str]]:
 
 
 def _fault(name: str) -> str | None:
-    if not name.endswith(SUFFIX):
-        return f"must end in {SUFFIX}"
+    if not name.endswith(ENDING):
+        return f"must end in {ENDING}"
     if len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         return f"longer than {MAX_NAME_BYTES} bytes"
     if name != unicodedata.normalize("NFC", name):
         return "is not in the composed form of Unicode (NFC)"
-    faults = (_part_fault(part) for part in name.removesuffix(SUFFIX).split("/"))
+    faults = (_part_fault(part) for part in name.removesuffix(ENDING).split("/"))
     return next((fault for fault in faults if fault), None)
 
 

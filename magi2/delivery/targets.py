@@ -15,12 +15,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from magi2.artifacts.address import environment_credentials, s3_origin, s3_place, store_folder
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
+from magi2.delivery.names import OUT
 from magi2.delivery.places import FolderPlace, Place, S3Prefix
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.text import NAME_PATTERN, is_name, load_json, quoted
 
-OUT = "--out"
-"""The target that is the folder which a command was given; no configured one can have this name."""
 _TARGETS, _SECRETS = "MAGI2_DELIVERY_TARGETS", "MAGI2_DELIVERY_SECRETS"
 
 T = TypeVar("T")

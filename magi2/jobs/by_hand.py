@@ -30,6 +30,7 @@ from magi2.batches.documents import (
     remove_batch,
     results_name,
 )
+from magi2.batches.due import shard_stages
 from magi2.batches.failures import save_failure
 from magi2.batches.plan import BatchOptions, BatchPlan, batch_id_of, plan_batch, save_plan
 from magi2.batches.schema import BatchDocument, ByHand
@@ -42,7 +43,7 @@ from magi2.report import build_report, save_report
 from magi2.runtime.job import StageJob
 from magi2.runtime.lock import HeldLock, work_lock
 from magi2.runtime.process import has_ended, this_process
-from magi2.types import Clip, StageName, profile_stages
+from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -219,8 +220,8 @@ def _write_failures(store: ArtifactStore, batch_id: str, error: Magi2Error) -> N
         return
     document = load_batch(store, batch_id)
     for shard in range(document.shards):
-        digest = load_shard_document(store, batch_id, shard).profile_digest
-        for stage in profile_stages(document.settings(digest)):
+        clips = load_shard_document(store, batch_id, shard)
+        for stage in shard_stages(clips, document.settings(clips.profile_digest)):
             if not newest_attempts(store, [results_name(batch_id, shard, stage)]):
                 attempt = document.by_hand.attempt if document.by_hand else 1
                 save_failure(store, batch_id, shard, stage, error, attempt=attempt)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
+from magi2.batches.receipts import final_places
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
 from magi2.catalog.engine import RETRY_S
@@ -192,12 +193,14 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
     catalog.artifacts.index(m for key in keys.values() if (m := store.find(StageName.MUX, key)) is not None)
     catalog.clips.add(plan.batch_id, (PlannedClip(clip, artifact_key=keys[clip.clip_id]) for clip in plan.cached))
     for shard in plan.shards:
-        catalog.clips.add(plan.batch_id, (PlannedClip(clip, shard.number) for clip in shard.clips))
+        planned = (PlannedClip(clip, shard.number, shard.finished.get(clip.clip_id)) for clip in shard.clips)
+        catalog.clips.add(plan.batch_id, planned)
 
 
 def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: ClipFinished) -> None:
     if event.key:
-        catalog.artifacts.index(_manifests(store, job.stage, event.key))
+        stage = StageName.MUX if job.stage is StageName.DELIVER else job.stage
+        catalog.artifacts.index(_manifests(store, stage, event.key))
     finished = datetime.now(UTC)
     run = Run(
         clip_id=event.clip_id,
@@ -218,6 +221,9 @@ def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: 
     )
     tried_again = event.error_code is not None and job.is_tried_again(error_from_code(event.error_code, ""))
     catalog.runs.finish(job.batch_id, [run], tried_again=tried_again)
+    record = catalog.clips.get(job.batch_id, event.clip_id) if job.stage is StageName.DELIVER else None
+    if record is not None:
+        catalog.clips.place(job.batch_id, event.clip_id, final_places(store, job.batch_id, record.clip))
 
 
 def _shard_position(job: StageJob, position: Position) -> ShardPosition:
@@ -246,7 +252,8 @@ def _manifests(store: ArtifactStore, stage: StageName, key: str) -> list[Manifes
 def _enter_report(catalog: Catalog, store: ArtifactStore, report: ReportDocument) -> None:
     catalog.batches.mark(report.batch_id, BatchState.RUNNING)  # a report made anew may change its verdict
     for clip in (*report.done, *report.flagged):
-        if clip.stages and StageName.MUX not in clip.stages:
+        last = StageName.DELIVER if clip.deliveries else StageName.MUX
+        if clip.stages and last not in clip.stages:
             _enter_file(catalog, store, report.batch_id, clip)
     for clip in (clip for clip in report.failed if clip.clip_id):
         _enter_failure(catalog, report.batch_id, clip)
@@ -258,12 +265,12 @@ def _enter_report(catalog: Catalog, store: ArtifactStore, report: ReportDocument
 
 
 def _enter_file(catalog: Catalog, store: ArtifactStore, batch_id: str, clip: ReportedClip) -> None:
-    """A clip's file is there although its worker, which was ended, told nothing of it."""
+    """A clip is done although its worker, which was ended, told nothing of it."""
     record = catalog.clips.get(batch_id, clip.clip_id or "")
     manifest = store.find(StageName.MUX, clip.key) if clip.key else None
     if record is not None and manifest is not None and record.state is not ClipState.DONE:
         catalog.artifacts.index([manifest])
-        catalog.clips.add(batch_id, [PlannedClip(record.clip, record.shard, manifest.key)])
+        catalog.clips.add(batch_id, [PlannedClip(record.clip, record.shard, manifest.key, is_delivered=True)])
 
 
 def _enter_failure(catalog: Catalog, batch_id: str, clip: ReportedClip) -> None:

@@ -12,19 +12,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from magi2 import platform
 from magi2.artifacts.store import Patience
 from magi2.batches.documents import remove_batch
 from magi2.batches.leases import LeaseKeeper, end_lease
 from magi2.batches.plan import BatchOptions, BatchPlan, pack_shards, save_plan
+from magi2.batches.receipts import load_receipts
 from magi2.batches.results import write_results
-from magi2.batches.schema import ByHand
+from magi2.batches.schema import ByHand, Receipt
 from magi2.catalog.gate import CancelCheck
 from magi2.config.profile import Profile
+from magi2.delivery.targets import Targets
 from magi2.deployment import Deployment
 from magi2.errors import PausedError
 from magi2.jobs.by_hand import COMMAND_LINE, Asked, BatchByHand, batch_by_hand, batch_lock
+from magi2.jobs.deliver import deliver_clips
 from magi2.jobs.launch import launch, stage_result
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
@@ -54,7 +59,7 @@ from magi2.stages.layouts import check_layout, stage_layout
 from magi2.stages.prepare import prepare
 from magi2.stages.progress import Progress
 from magi2.stages.render import Outcome, run_stage
-from magi2.types import Clip, StageName
+from magi2.types import Clip, StageName, clip_stages
 
 PAUSED_S = 5.0
 """Until a render that has to wait asks again."""
@@ -63,7 +68,8 @@ PAUSED_S = 5.0
 class ClipRender:
     """Clips with their profiles by digest, and the layout that was asked for, if one was.
 
-    `name` and `source` are those of their batch, whose id is `batch_id`.
+    `name` and `source` are those of their batch, whose id is `batch_id`. `out` is the folder that is their target
+    `magi2.delivery.names.OUT`.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class ClipRender:
         name: str = "prompt",
         source: str = COMMAND_LINE,
         layout: str | None = None,
+        out: Path | None = None,
         progress: Progress,
     ) -> None:
         self._asked = Asked(clips, profiles, name, source)
@@ -82,6 +89,7 @@ class ClipRender:
         self._groups = [(profiles[digest], group) for digest, group in groups.items() if group]
         self._deployment = deployment
         self._layout = layout
+        self.targets = Targets.of(deployment.settings, out=out)
         self._progress = progress
         self._check_of = cache(partial(CancelCheck, deployment.settings))
         self._patience = StoreWait(deployment, progress=progress)
@@ -90,6 +98,10 @@ class ClipRender:
     def batch_id(self) -> str:
         """The id of the batch that `render` renders."""
         return self._asked.batch_id
+
+    def receipts(self, clip: Clip) -> tuple[Receipt, ...]:
+        """Where a clip of the batch was brought, as far as it is known. Raises as `load_receipts` does."""
+        return load_receipts(self._deployment.store, self.batch_id, clip.clip_id)
 
     def render(self) -> Generator[Outcome]:
         """Every stage of every clip, profile by profile; a clip that fails leaves and the others go on.
@@ -131,7 +143,9 @@ class ClipRender:
                     # A clip whose file is stored needs no stage, whatever retention has taken of what led to it.
                     outcomes[clip.clip_id].results += self._patience(partial(self._stored, book, clip))
                 if shard := shards.get(profile.digest()):
-                    for result in self._run_stages(batch, shard.number, profile.stages, compute):
+                    is_delivered = any(clip.deliveries for clip in shard.clips)
+                    stages = clip_stages(dict(profile), is_delivered=is_delivered)
+                    for result in self._run_stages(batch, shard.number, stages, compute):
                         outcomes[result.clip.clip_id].results.append(result)
                 yield from outcomes.values()
 
@@ -158,6 +172,15 @@ class ClipRender:
                 time.sleep(PAUSED_S)
 
     def _compute(self, stages: Iterable[StageName]) -> Compute:
+        making = [stage for stage in stages if stage is not StageName.DELIVER]
+        make = self._making(making) if making else self._deliver
+
+        def compute(work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+            return (self._deliver if work.job.stage is StageName.DELIVER else make)(work, on_event)
+
+        return compute
+
+    def _making(self, stages: Iterable[StageName]) -> Compute:
         layouts = {stage: stage_layout(stage, self._layout, self._deployment.settings) for stage in stages}
         for profile, _ in self._groups:
             for layout in set(layouts.values()):
@@ -166,6 +189,11 @@ class ClipRender:
             self._patience(self._deployment.store_to_render)
             return _in_groups(layouts)
         return self._in_this_process(self.contexts())
+
+    def _deliver(self, work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+        check = self._check_of(work.job.batch_id).check
+        given: dict[str, Any] = {"deployment": self._deployment, "targets": self.targets, "patience": self._patience}
+        return deliver_clips(work, on_event, check=check, **given)
 
     def _in_this_process(self, contexts: Mapping[str, StageContext]) -> Compute:
         """What one rank does, without a process to start for each stage."""

@@ -27,7 +27,7 @@ from magi2.recipes.lookup import StoredClip, reusable_results
 from magi2.recipes.result import StageResult
 from magi2.runtime.events import ClipFinished, Event, StageStarted
 from magi2.runtime.job import StageJob
-from magi2.types import Clip
+from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,9 @@ def _stored(work: StageWork, deployment: Deployment) -> list[StageResult] | None
     job, store, book = work.job, deployment.store, deployment.recipe_book(work.shard.profile)
     clips = {clip.clip_id: StoredClip(store, book, clip) for clip in work.clips}
     lease_for_stage(store, job.batch_id, job.shard, job.stage, clips)
-    return None if job.force else reusable_results(store, book, job.stage, clips.values())
+    if job.force or job.stage is StageName.DELIVER:  # what is at a target is for the stage to see
+        return None
+    return reusable_results(store, book, job.stage, clips.values())
 
 
 def _write_down(work: StageWork, error: Magi2Error, store: ArtifactStore, recorder: CatalogRecorder | None) -> None:

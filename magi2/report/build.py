@@ -28,12 +28,11 @@ from magi2.errors import (
     MAX_PROMPT,
     BatchCancelledError,
     BudgetSpentError,
-    CorruptedArtifactError,
     cut,
 )
 from magi2.report.counts import count_clips
 from magi2.report.markdown import to_markdown
-from magi2.report.outcomes import BatchResults, ShardOutcomes, reported
+from magi2.report.outcomes import BatchResults, ShardOutcomes, file_flags, reported
 from magi2.types import StageName, profile_stages
 
 LISTS = ("failed", "flagged", "over_budget", "cancelled", "done")
@@ -48,7 +47,7 @@ def build_report(
     cost: BatchCost | None = None,
     made: Collection[tuple[str, StageName]] = (),
 ) -> ReportDocument:
-    """The report of a planned batch; a clip that is not delivered has failed in the first stage without a result.
+    """The report of a planned batch; a clip that is not finished has failed in the first stage without a result.
 
     `started_at` is when its run began, by default when it was planned. `cost` is what the catalog knows of it, `made`
     the clip ids and stages that any attempt of the batch has made: what a later one reuses of them counts as made.
@@ -71,7 +70,8 @@ def build_report(
     passes: dict[str, Sequence[StageName]] = {
         clip.clip_id: profile_stages(batch.settings(clip.profile_digest)) for clip in finished
     }
-    passes |= {clip_id: list(shard.rows) for shard in shards for clip_id in shard.clip_ids}
+    for shard in shards:
+        passes |= shard.passes
     stages = _stage_counts(count_clips(lists, passes, results.was_made), cost)
     return ReportDocument(
         batch_id=batch_id,
@@ -83,7 +83,7 @@ def build_report(
         finished_at=now,
         **{name: tuple(members) for name, members in lists.items()},
         stages=stages,
-        stages_reused=sum(count.reused for count in stages.values()),
+        stages_reused=sum(count.reused for stage, count in stages.items() if stage != StageName.DELIVER),
         accelerator_seconds=cost.accelerator_seconds if cost else None,
         cost=cost.total if cost else None,
         budget=batch.options.budget,
@@ -130,12 +130,7 @@ def _stage_counts(counts: BatchCounts, cost: BatchCost | None) -> dict[str, Stag
 
 
 def _finished_before(store: ArtifactStore, clip: FinishedClip, *, is_reused: bool) -> ReportedClip:
-    try:
-        manifest = store.find(StageName.MUX, clip.key) if clip.key else None
-        flags = manifest.flags if manifest else ("removed_since",)
-    except CorruptedArtifactError:
-        flags = ("damaged_since",)
-    return reported(clip, key=clip.key, flags=[*clip.flags, *flags], reused=is_reused)
+    return reported(clip, key=clip.key, flags=[*clip.flags, *file_flags(store, clip.key)], reused=is_reused)
 
 
 def _refused(row: RefusedRow) -> ReportedClip:

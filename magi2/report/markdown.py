@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from magi2.batches.schema import ReportDocument, ReportedClip, StageCount
+from magi2.batches.schema import Receipt, ReportDocument, ReportedClip, StageCount
 from magi2.config.price import amount_text
 
 
@@ -32,6 +32,8 @@ def _markdown(report: ReportDocument) -> Iterator[str]:
     yield _cost_line(report)
     yield from _table("Failed", ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, report.failed))
     yield from _table("Flagged", ("clip", "name", "flags", "prompt"), map(_flagged_cells, report.flagged))
+    places = ((clip, receipt) for clip in (*report.done, *report.flagged) for receipt in clip.deliveries)
+    yield from _table("Delivered", ("clip", "target", "name"), (_delivered_cells(*place) for place in places))
     for title, unrendered in (("Skipped (budget)", report.over_budget), ("Cancelled", report.cancelled)):
         yield from _table(title, ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, unrendered))
     header = ("stage", "computed", "reused", "failed", "seconds", "accelerator seconds", "cost")
@@ -69,6 +71,10 @@ def _failed_cells(clip: ReportedClip) -> list[object]:
 
 def _flagged_cells(clip: ReportedClip) -> list[object]:
     return [(clip.clip_id or "")[:12], ", ".join(clip.names), ", ".join(clip.flags), clip.prompt]
+
+
+def _delivered_cells(clip: ReportedClip, receipt: Receipt) -> list[object]:
+    return [(clip.clip_id or "")[:12], receipt.target, receipt.name]
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:

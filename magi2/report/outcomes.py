@@ -11,10 +11,12 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import fault_of, load_shard_document, results_name, work_of
 from magi2.batches.failures import load_failure
+from magi2.batches.receipts import load_receipts
 from magi2.batches.schema import (
     BatchDocument,
     ClipDocument,
     ClipResult,
+    Receipt,
     ReportedClip,
     ResultsDocument,
     StageOutcome,
@@ -32,7 +34,7 @@ from magi2.errors import (
 from magi2.recipes.book import mux_recipe
 from magi2.recipes.captions import stored_caption
 from magi2.recipes.marking import marked_texts
-from magi2.types import StageName, profile_stages
+from magi2.types import StageName, clip_stages
 
 logger = logging.getLogger(__name__)
 
@@ -85,42 +87,60 @@ class ShardOutcomes:
         self._store, self._batch, self._shard, self._results = store, batch, shard, results
         document = load_shard_document(store, batch.batch_id, shard)
         self._digest = document.profile_digest
-        self._stages = profile_stages(batch.settings(self._digest))
-        self._delivered = {clip.clip_id: self._delivery(clip) for clip in document.clips}
+        self._finished = document.finished
+        self._files = {clip.clip_id: self._file(clip) for clip in document.clips}
         self._planned = document.clips
-        self.clip_ids = [clip.clip_id for clip in document.clips]
-        self.rows = {
-            stage: [row for clip in document.clips if (row := self._row(stage, clip.clip_id))] for stage in self._stages
+        settings = batch.settings(self._digest)
+        self.passes = {
+            clip.clip_id: clip_stages(settings, is_delivered=bool(clip.deliveries)) for clip in document.clips
         }
-        """What the stages told of the clips; of a delivered one without what failed in an attempt before it was."""
+        """The stages that each clip passes, by its id."""
 
     def clips(self) -> list[ReportedClip]:
         """Every clip of the shard with its outcome."""
         return [self._clip(clip) for clip in self._planned]
 
     def _row(self, stage: StageName, clip_id: str) -> ClipResult | None:
+        """What a stage told of a clip; of one whose file is there not what failed in an attempt before it was."""
         row = self._results.of(self._shard, stage, clip_id)
-        return None if row and self._delivered[clip_id] and not row.has_artifact else row
+        is_old = row and stage is not StageName.DELIVER and self._files[clip_id] and not row.has_artifact
+        return None if is_old else row
 
     def _clip(self, planned: ClipDocument) -> ReportedClip:
+        clip_id = planned.clip_id
         flags: list[str] = []
         stages: dict[str, StageOutcome] = {}
-        delivery = self._delivered[planned.clip_id]
-        for stage in self._stages:
-            row = self._row(stage, planned.clip_id)
+        file = self._files[clip_id]
+        receipts = self._receipts(planned)
+        for stage in self.passes[clip_id]:
+            row = self._row(stage, clip_id)
             if row is None:
-                if delivery:
+                if file and (stage is not StageName.DELIVER or len(receipts) == len(planned.deliveries)):
                     continue
-                row = self._unreached(stage, planned.clip_id)
+                row = self._unreached(stage, clip_id)
             flags += row.flags
             stages[stage.value] = StageOutcome(state=row.state, seconds=row.seconds or 0.0)
             if not row.has_artifact:
                 reason = cut(row.error or row.state, MAX_REASON)
                 outcome = {"stage": stage.value, "error_code": row.error_code, "reason": reason}
-                return reported(planned, flags=flags, stages=stages, **outcome)
-        flags += delivery.flags if delivery else ()
-        is_reused = StageName.MUX in stages and stages[StageName.MUX].state == "reused"
-        return reported(planned, flags=flags, stages=stages, key=delivery and delivery.key, reused=is_reused)
+                return reported(planned, flags=flags, stages=stages, deliveries=receipts, **outcome)
+        flags += file.flags if file else ()
+        is_reused = file is not None and not self._results.was_made(clip_id, StageName.MUX) and file.state == "reused"
+        return reported(
+            planned, flags=flags, stages=stages, key=file and file.key, reused=is_reused, deliveries=receipts
+        )
+
+    def _receipts(self, clip: ClipDocument) -> tuple[Receipt, ...]:
+        """Where a clip was brought."""
+        if not clip.deliveries:
+            return ()
+        try:
+            receipts = load_receipts(self._store, self._batch.batch_id, clip.clip_id)
+        except (CorruptedArtifactError, InputError, InfrastructureError) as error:
+            logger.warning("clip %s counts as brought nowhere: %s", clip.clip_id[:12], fault_of(self._store, error))
+            return ()
+        wanted = {(each.target, each.name) for each in clip.deliveries}
+        return tuple(each for each in receipts if each.delivered_at and (each.target, each.wanted) in wanted)
 
     def _unreached(self, stage: StageName, clip_id: str) -> ClipResult:
         """What stands for a clip's result in a stage that did not come to an end."""
@@ -138,12 +158,15 @@ class ShardOutcomes:
             return CorruptedArtifactError.code, fault_of(self._store, error)
         return (cause.error_code, cause.error) if cause else (None, "its task has not finished")
 
-    def _delivery(self, clip: ClipDocument) -> ClipResult | None:
-        """The result that says that a clip is delivered, whatever other attempts say of its earlier stages.
+    def _file(self, clip: ClipDocument) -> ClipResult | None:
+        """The result that says that a clip's file is there, whatever other attempts say of its earlier stages.
 
         A worker that was ended tells nothing of its last stage. So a file in the store counts too when it is one that
         this batch named, or is made from what this batch decoded; not where stages are forced, which compare with it.
         """
+        if finished := self._finished.get(clip.clip_id):
+            flags = (*finished.flags, *file_flags(self._store, finished.key))
+            return ClipResult(clip_id=clip.clip_id, state="reused", key=finished.key, flags=flags)
         told = self._results.of(self._shard, StageName.MUX, clip.clip_id)
         if told and told.has_artifact:
             return told
@@ -175,6 +198,15 @@ class ShardOutcomes:
             return [{}]
         captions = (stored_caption(self._store, key) for key in self._results.keys(StageName.ENHANCE, clip.clip_id))
         return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]
+
+
+def file_flags(store: ArtifactStore, key: str | None) -> tuple[str, ...]:
+    """The flags of a file that was there when a batch was planned; of one that is gone or damaged, that."""
+    try:
+        manifest = store.find(StageName.MUX, key) if key else None
+    except CorruptedArtifactError:
+        return ("damaged_since",)
+    return manifest.flags if manifest else ("removed_since",)
 
 
 def _find_file(store: ArtifactStore, key: str) -> Manifest | None:

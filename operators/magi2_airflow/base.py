@@ -94,7 +94,7 @@ class Magi2Operator(BaseOperator):
 
     def _check_killed(self) -> None:
         if self._is_killed:
-            raise CancelledError("stopped while waiting for the store")
+            raise CancelledError("stopped from outside")
 
 
 class StageOperator(Magi2Operator):

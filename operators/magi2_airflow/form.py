@@ -8,9 +8,10 @@ from magi2.checkpoints.fit import fitting_profile
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import profile_names
 from magi2.config.settings import Settings
+from magi2.delivery.targets import Targets
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
 from magi2.inputs.text import NAME_PATTERN
-from magi2.types import StageName
+from magi2.types import ARTIFACT_STAGES
 
 PROFILES = profile_names(Settings.from_environment().configs)
 
@@ -61,7 +62,7 @@ RENDER_PARAMS = {
     "force": Param(
         [],
         type=["array", "null"],
-        examples=[stage.value for stage in StageName],
+        examples=[stage.value for stage in ARTIFACT_STAGES],
         title="Force",
         description="Stages to compute again and compare with what is stored",
         section="More",
@@ -88,6 +89,21 @@ RENDER_PARAMS = {
         type=["string", "null"],
         title="Image folder",
         description="Where relative paths in the file start, in the same input folders; empty: at the file's own",
+        section="More",
+    ),
+    "delivery_target": Param(
+        None,
+        type=["string", "null"],
+        examples=list(Targets.of(Settings.from_environment()).names),
+        title="Target",
+        description="Where finished clips are brought whose rows name no target; empty: where their profiles say",
+        section="More",
+    ),
+    "delivery_name": Param(
+        None,
+        type=["string", "null"],
+        title="Names",
+        description_md="Template of their names there, such as `{batch}/{name}_{seed}_{profile}.mp4`",
         section="More",
     ),
     "rerun_of": Param(

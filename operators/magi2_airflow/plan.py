@@ -38,6 +38,8 @@ class PlanOperator(Magi2Operator):
     :param priority: batches of higher priority start their waiting shards first.
     :param budget: what the batch may cost, in the deployment's currency; once it is spent no further shard starts.
     :param images: folder in the same places where relative paths of the file start, by default the file's own.
+    :param delivery_target: configured target to which clips are brought whose rows name none.
+    :param delivery_name: template of their names there, such as `{batch}/{name}_{seed}_{profile}.mp4`.
     :param rerun_of: id of an earlier batch to run again, instead of a file.
     :param only: ids of that batch's clips, or "failed"; by default all.
     """
@@ -52,6 +54,8 @@ class PlanOperator(Magi2Operator):
         "priority",
         "budget",
         "images",
+        "delivery_target",
+        "delivery_name",
         "rerun_of",
         "only",
     )
@@ -71,6 +75,8 @@ class PlanOperator(Magi2Operator):
         priority: int = 0,
         budget: float | None = None,
         images: str | None = None,
+        delivery_target: str | None = None,
+        delivery_name: str | None = None,
         rerun_of: str | None = None,
         only: Sequence[str] | None = None,
         **kwargs: Any,
@@ -85,6 +91,8 @@ class PlanOperator(Magi2Operator):
         self.priority = priority
         self.budget = budget
         self.images = images
+        self.delivery_target = delivery_target
+        self.delivery_name = delivery_name
         self.rerun_of = rerun_of
         self.only = only
 
@@ -102,6 +110,7 @@ class PlanOperator(Magi2Operator):
         tell_of_catalog(deployment)
         with TemporaryDirectory() as scratch:
             plan = patience(lambda: self._plan(deployment, context, Path(scratch)))
+            _require_targets(deployment, plan)
             deliveries = {profile.delivery for profile in plan.profiles.values()}
             ffmpeg = fit_ffmpeg(deployment.settings.ffmpeg, *deliveries)
             patience(lambda: save_plan(plan, store))
@@ -130,6 +139,8 @@ class PlanOperator(Magi2Operator):
             tuple(self.force or ()),
             int(self.priority),
             None if self.budget is None else float(self.budget),
+            self.delivery_target or None,
+            self.delivery_name or None,
         )
         shared: dict[str, Any] = {
             "settings": deployment.settings,
@@ -147,3 +158,13 @@ class PlanOperator(Magi2Operator):
             roots=deployment_roots(deployment.settings),
             **shared,
         )
+
+
+def _require_targets(deployment: Deployment, plan: BatchPlan) -> None:
+    """Raises ConfigError when a target of the plan's clips cannot be opened, as for want of its connection."""
+    from magi2.delivery.targets import Targets
+    from magi2_airflow.connections import target_secret
+
+    targets = Targets.of(deployment.settings, connections=target_secret)
+    for name in sorted({each.target for shard in plan.shards for clip in shard.clips for each in clip.deliveries}):
+        targets.open(name)

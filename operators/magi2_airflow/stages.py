@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from magi2.types import StageName
 from magi2_airflow.base import StageOperator
 from magi2_airflow.places import ALL_GPUS, CPU, ONE_GPU
+
+if TYPE_CHECKING:
+    from magi2.jobs.run import OnEvent, StageWork
+    from magi2.recipes.result import StageResult
 
 
 class EnhanceOperator(StageOperator):
@@ -50,8 +56,46 @@ class DecodeOperator(StageOperator):
 
 
 class MuxOperator(StageOperator):
-    """Encode the delivered file, its poster and contact sheet."""
+    """Encode the clip's file, its poster and contact sheet."""
 
     stage = StageName.MUX
     place = CPU
     time_limit = timedelta(hours=12)
+
+
+class DeliverOperator(StageOperator):
+    """Bring clips to their targets; returns at once for clips without one.
+
+    It works in the task's own process. Credentials of a target that is an Airflow connection are asked for here and
+    stay here.
+    """
+
+    stage = StageName.DELIVER
+    place = CPU
+    time_limit = timedelta(hours=12)
+
+    def compute(self, work: StageWork, on_event: OnEvent) -> Sequence[StageResult]:
+        from magi2.catalog.gate import CancelCheck
+        from magi2.delivery.targets import Targets
+        from magi2.deployment import Deployment
+        from magi2.jobs.deliver import deliver_clips
+        from magi2.runtime.worker import demand_retry
+        from magi2_airflow.connections import target_secret
+
+        deployment = Deployment.from_environment()
+        asked = CancelCheck(deployment.settings, work.job.batch_id)
+
+        def check() -> None:
+            self._check_killed()
+            asked.check()
+
+        results = deliver_clips(
+            work,
+            on_event,
+            deployment=deployment,
+            targets=Targets.of(deployment.settings, connections=target_secret),
+            check=check,
+            patience=self.store_wait(deployment),
+        )
+        demand_retry(work.job, results)
+        return results

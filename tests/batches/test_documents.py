@@ -58,7 +58,7 @@ from magi2.batches.schema import (
 from magi2.catalog.documents import read_batch
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.report import build_report
-from magi2.types import Clip, FigureImage, StageName
+from magi2.types import ARTIFACT_STAGES, Clip, FigureImage, StageName
 
 WRITTEN_BEFORE = Path(__file__).parent / "written_before"
 """What planning, six stages, a failure and a report wrote when documents had no version yet."""
@@ -215,7 +215,7 @@ def test_a_plan_from_before_versions_is_read(old: LocalStore) -> None:
 def test_results_and_failures_from_before_versions_are_read(old: LocalStore) -> None:
     states = [row.state for row in read_results(old, OLD, 0, StageName.PREVIEW)]
     assert states == ["made", "failed"]
-    assert {document.stage for document in all_results(old)} == set(StageName) - {"negative"}
+    assert {document.stage for document in all_results(old)} == set(ARTIFACT_STAGES)
     (failed,) = failed_clips(old, OLD, 0, [StageName.PREVIEW])
     assert failed.startswith("4aff6bf55928")
     failure = load_failure(old, OLD, 0, StageName.PREVIEW)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_one_prompt_becomes_a_playable_file_and_is_reused(magi2: Magi2, tmp_path
     assert (clip["state"], clip["seed"], clip["flags"], clip["error"]) == ("done", 7, [], None)
     assert set(clip["stages"].values()) == {"made"} and first["stages_computed"] == 5
     files = {name: tmp_path / path for name, path in clip["files"].items()}
-    assert files["clip.mp4"] == tmp_path / "out" / f"{clip['clip'][:12]}.mp4"
+    assert files["clip.mp4"] == tmp_path / "out" / "prompt_7_tiny-preview.mp4"
     assert all(path.is_file() for path in files.values()) and len(files) == 3
     found = probe(files["clip.mp4"])
     assert found.video is not None and found.video.frame_count == 125
@@ -93,7 +93,7 @@ def test_a_damaged_delivered_file_fails_its_clip_and_heals(magi2: Magi2, two_cli
     damaged = rendered(magi2, "--prompts", "two.json")
     assert (damaged["clips_done"], damaged["clips_failed"]) == (1, 1)
     (failed,) = [clip for clip in damaged["clips"] if clip["state"] == "failed"]
-    assert (failed["failed_stage"], failed["files"]) == ("mux", {}) and "SHA-256" in failed["error"]
+    assert (failed["failed_stage"], failed["files"]) == ("deliver", {}) and "SHA-256" in failed["error"]
     healed = rendered(magi2, "--prompts", "two.json")
     assert (healed["clips_done"], healed["stages_computed"]) == (2, 1)
     assert {clip["clip"]: Path(clip["files"]["clip.mp4"]).read_bytes() for clip in healed["clips"]} == originals
@@ -105,21 +105,29 @@ def test_clip_that_does_not_fit_into_the_folder_fails_alone_and_all_are_told(
 ) -> None:
     shutil.copytree(two_clips, tmp_path / "store")
     (tmp_path / "two.json").write_text('[{"prompt": "one", "seed": 0}, {"prompt": "two", "seed": 1}]')
-    copy, copied = shutil.copyfile, []
+    copy, copied = shutil.copyfileobj, []
 
-    def fill(source: Path, target: Path) -> None:
+    def fill(source: BinaryIO, target: BinaryIO, size: int) -> None:
         if len(copied) == 3:  # the first clip's files
-            target.write_bytes(b"begun")
-            raise OSError(number, os.strerror(number), str(source), None, str(target))
-        copied.append(copy(source, target))
+            target.write(b"begun")
+            raise OSError(number, os.strerror(number))
+        copied.append(source)
+        copy(source, target, size)
 
     with monkeypatch.context() as faults:
-        faults.setattr(shutil, "copyfile", fill)
+        faults.setattr(shutil, "copyfileobj", fill)
         told = rendered(magi2, "--prompts", "two.json")
     good, failed = told["clips"]
-    assert (good["state"], failed["state"], failed["failed_stage"], failed["files"]) == ("done", "failed", None, {})
-    assert "cannot write out/" in failed["error"] and hint in failed["error"]
-    assert set(failed["stages"].values()) == {"reused"}  # it is in the store
+    assert (good["state"], failed["state"], failed["failed_stage"], failed["files"]) == (
+        "done",
+        "failed",
+        "deliver",
+        {},
+    )
+    assert "target --out: " in failed["error"] and hint in failed["error"]
+    assert {state for stage, state in failed["stages"].items() if stage != "deliver"} == {
+        "reused"
+    }  # it is in the store
     assert len(list((tmp_path / "out").iterdir())) == 3
     assert rendered(magi2, "--prompts", "two.json")["clips_done"] == 2
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from magi2.config.settings import Settings
+from magi2.delivery.names import OUT
 from magi2.delivery.places import FolderPlace, S3Prefix
-from magi2.delivery.targets import OUT, Secret, Targets
+from magi2.delivery.targets import Secret, Targets
 from magi2.errors import ConfigError, InputError
 
 SECRET = "s3cr3t-of-the-client"

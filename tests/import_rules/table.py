@@ -65,7 +65,7 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog checkpoints.fit checkpoints.layout config deployment errors inputs jobs "
+        "artifacts batches catalog checkpoints.fit checkpoints.layout config delivery deployment errors inputs jobs "
         "media.fitness recipes report runtime stages.layouts types",
         "airflow httpx magi2",
     ),
@@ -107,13 +107,14 @@ TABLE = [
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
     Row(
         "magi2.jobs.render",
-        "artifacts batches catalog.gate config deployment errors jobs parallel.layout platform recipes runtime.events "
-        "runtime.job runtime.lock runtime.process runtime.progress runtime.store_wait stages types",
+        "artifacts batches catalog.gate config delivery deployment errors jobs parallel.layout platform recipes "
+        "runtime.events runtime.job runtime.lock runtime.process runtime.progress runtime.store_wait stages types",
         heavy=True,
     ),
     Row(
         "magi2.jobs",
-        "artifacts batches catalog config deployment errors files parallel.layout recipes report runtime types",
+        "artifacts batches catalog config delivery deployment errors files parallel.layout recipes report "
+        "runtime types",
     ),
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
@@ -135,11 +136,13 @@ TABLE = [
     Row("magi2.catalog", "artifacts batches config errors files stages.contracts types", "alembic psycopg2 sqlalchemy"),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors files runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
+    # Delivery: one clip brought to its targets.
+    Row("magi2.delivery", "artifacts batches errors files prompts recipes types"),
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",
-        "artifacts checkpoints.fit checkpoints.layout config delivery.credentials errors files inputs media.image "
-        "parallel.layout prompts recipes stages.snapshots types",
+        "artifacts checkpoints.fit checkpoints.layout config delivery.credentials delivery.names delivery.targets "
+        "errors files inputs media.delivery media.image parallel.layout prompts recipes stages.snapshots types",
         "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
@@ -158,7 +161,8 @@ TABLE = [
     Row("magi2.stages.progress", "recipes types"),
     # Delivery of finished clips: signatures, and the record of how each was made.
     Row(
-        "magi2.delivery",
+        "magi2.delivery.check magi2.delivery.credentials magi2.delivery.record magi2.delivery.sidecar "
+        "magi2.delivery.signing",
         "artifacts config errors files inputs media.delivery media.marks parallel.layout recipes types",
         "PIL c2pa cryptography magi2 pydantic",
     ),

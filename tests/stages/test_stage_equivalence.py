@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from magi2.artifacts.local import LocalStore
 from magi2.media.probe import MediaProbe, probe
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.mux import CLIP
-from magi2.stages.render import Outcome, export, run_stage
+from magi2.stages.render import Outcome, run_stage
 from tests.render_helpers import (
     SMALL,
     digests,
@@ -47,7 +46,7 @@ def test_stage_by_stage_equals_one_shot(rendered: Rendered, tiny_checkpoint: Pat
         context = make_context(tiny_checkpoint, tmp_path / "store", rendered.profile, [outcome.clip])
         outcome.results += run_stage(context, stage, [outcome.clip])
     assert digests(tmp_path / "store", outcome) == rendered.digests[-1]
-    clip = export(LocalStore(tmp_path / "store"), outcome, tmp_path)[CLIP]
+    clip = payload_file(tmp_path / "store", "mux", outcome.results[-1].key, CLIP)
     assert clip.read_bytes() == payload_file(rendered.store, "mux", original.results[-1].key, CLIP).read_bytes()
 
 

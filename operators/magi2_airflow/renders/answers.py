@@ -91,7 +91,7 @@ def timeline(
     was_found = clip.state is ClipState.DONE and clip.shard is None
     for stage in stages:
         attempts = [each for each in runs if each.stage is stage]
-        manifest = links.manifest(clip.batch_id, clip.clip_id, stage)
+        manifest = None if stage is StageName.DELIVER else links.manifest(clip.batch_id, clip.clip_id, stage)
         if not attempts:
             found = manifest if was_found and stage is StageName.MUX else None
             state = RunState.REUSED.value if was_found else ClipState.WAITING.value
@@ -107,7 +107,7 @@ def cost(price: Price | None, accelerator_seconds: float | None) -> float | None
     return None if price is None or accelerator_seconds is None else price.cost(accelerator_seconds)
 
 
-def _step(run: Run, is_last: bool, manifest: str, task: str | None, price: Price | None) -> StageStep:
+def _step(run: Run, is_last: bool, manifest: str | None, task: str | None, price: Price | None) -> StageStep:
     return StageStep(
         stage=run.stage.value,
         state=run.state,

@@ -13,9 +13,9 @@ from magi2.catalog.pages import PageSort
 from magi2.errors import CorruptedArtifactError, Magi2Error
 from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
-from magi2.types import StageName, profile_stages
+from magi2.types import StageName, clip_stages
 from magi2_airflow.renders import answers
-from magi2_airflow.renders.contract import Clip, ClipPage, Figure, StageText
+from magi2_airflow.renders.contract import Clip, ClipPage, Delivery, Figure, StageText
 from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
 from magi2_airflow.renders.links import Links, Root, run_path
 from magi2_airflow.renders.requests import ClipsWanted
@@ -97,7 +97,8 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
     card = answers.card(listed, site.price, links)
     runs = site.catalog.runs.of_clip(batch_id, clip_id)
     settings = site.overview.profile(record.clip.profile_digest)
-    steps = answers.timeline(batch, listed, runs, profile_stages(settings), site.price, links)
+    stages = clip_stages(settings, is_delivered=bool(record.clip.deliveries))
+    steps = answers.timeline(batch, listed, runs, stages, site.price, links)
     latest = max((step for step in steps if step.started_at), key=lambda step: str(step.started_at), default=None)
     stored = _stored(site, record)
     return Clip(
@@ -108,6 +109,7 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
             Figure(number=figure.number, image=links.image(batch_id, clip_id, figure.number))
             for figure in record.clip.figures
         ],
+        deliveries=[Delivery(target=each.target, name=each.name) for each in record.clip.deliveries],
         profile_digest=record.clip.profile_digest,
         settings=dict(settings),
         recipe=stored.recipe,

@@ -47,7 +47,7 @@ from pydantic import BaseModel, ConfigDict
 
 from magi2.catalog.counts import ClipCounts
 
-StageText = Literal["enhance", "encode", "preview", "refine", "decode", "mux"]
+StageText = Literal["enhance", "encode", "preview", "refine", "decode", "mux", "deliver"]
 
 
 class Answer(BaseModel):
@@ -228,6 +228,13 @@ class Figure(Answer):
     image: str
 
 
+class Delivery(Answer):
+    """Where a clip is brought: a configured target, and the path below it, that of the file once it is there."""
+
+    target: str
+    name: str
+
+
 class StageStep(Answer):
     """One attempt at one stage; `attempt` is 0 where there was none in this batch.
 
@@ -264,6 +271,7 @@ class Clip(ClipCard):
     error_code: str | None
     caption: str | None
     figures: list[Figure]
+    deliveries: list[Delivery]
     profile_digest: str
     settings: dict[str, Any]
     recipe: dict[str, Any] | None

@@ -151,6 +151,7 @@ def _facts(clip: Clip) -> Markup:
         "seed": clip.seed,
         "profile": clip.profile,
         "tags": ", ".join(clip.tags),
+        "delivery": ", ".join(f"{each.target}: {each.name}" for each in clip.deliveries),
         "id": clip.clip_id,
     }
     pairs = ((element("dt", name), element("dd", value)) for name, value in facts.items() if value not in (None, ""))

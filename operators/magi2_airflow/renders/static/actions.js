@@ -8,7 +8,7 @@ import { act } from "./server.js";
 /** Tells the page what was done: `notify({text, runPath})`. */
 export const Notify = createContext(() => {});
 
-const STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux"];
+const STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux", "deliver"];
 const FROM = [["", "what is missing"], ...STAGES.map((stage) => [stage, `everything from ${stage} on`])];
 
 /** All that can be done to a batch as a whole. */

@@ -110,6 +110,7 @@ function Origin({ clip, currency }) {
         ["Seed", h("code", null, clip.seed)],
         ["Tags", clip.tags.length > 0 && h(Said, { text: clip.tags.join(", ") })],
         ["Other names", clip.names.length > 1 && h(Said, { text: clip.names.slice(1).join(", ") })],
+        ["Delivery", clip.deliveries.length > 0 && h(Said, { text: clip.deliveries.map(placeOf).join(", ") })],
         ["Accelerator", acceleratorTime(clip.accelerator_seconds)],
         ["Time", duration(clip.seconds)],
         ["Cost", money(clip.cost, currency)],
@@ -130,6 +131,10 @@ function Origin({ clip, currency }) {
         }),
       ),
   );
+}
+
+function placeOf({ target, name }) {
+  return `${target}: ${name}`;
 }
 
 function FigureImage({ figure }) {
