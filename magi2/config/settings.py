@@ -69,6 +69,8 @@ class Settings:
     """Who the delivered files name as the producer of their content (MAGI2_CONTENT_PRODUCER)."""
     label_font: Path | None = None
     """Font file of visible labels; by default that of Debian's fonts-noto-cjk (MAGI2_LABEL_FONT)."""
+    watermarks: tuple[str, ...] = ()
+    """Names of watermarks that profiles may ask for (MAGI2_WATERMARKS, separated by commas)."""
     deterministic: bool = False
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
     layout: str | None = None
@@ -147,6 +149,8 @@ def _parse(variable: str, name: str, text: str) -> object:
         return _argument_list(variable, text)
     if name == "input_roots":
         return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
+    if name == "watermarks":
+        return tuple(entry.strip() for entry in text.split(",") if entry.strip())
     if name == "deterministic":
         return _switch(variable, text)
     if name == "snapshot_every":

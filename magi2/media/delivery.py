@@ -14,7 +14,7 @@ from magi2.errors import ConfigError, InputError
 SAMPLE_RATE_HZ = 44_100
 METADATA_LIMIT_BYTES = 100_000
 """Of one entry, its key included: a single argument of a program may hold 128 KiB on Linux."""
-BESIDE_ENCODING = ("provenance", "label")
+BESIDE_ENCODING = ("provenance", "label", "watermark")
 """Fields of a DeliverySpec that are not settings of the encoder."""
 Codec = Literal["h264", "hevc", "av1"]
 Fit = Literal["crop", "scale", "nearest"]
@@ -85,7 +85,8 @@ class DeliverySpec:
     "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
     `threads` is part of the result: bytes depend on it. `provenance` says what the file tells of its making: "ids"
-    keys, profile and seed, "full" prompt, caption and settings, too. `label` is burned into the picture.
+    keys, profile and seed, "full" prompt, caption and settings, too. `label` is burned into the picture, `watermark`
+    names what every frame passes through before that.
     `target` and `name` say where the file is brought, see `magi2.delivery`: a configured target, and a template of the
     path below it. A "full" `sidecar` beside it also tells device, host and cost.
     """
@@ -100,6 +101,7 @@ class DeliverySpec:
     threads: int = 4
     provenance: Provenance = "ids"
     label: LabelSpec | None = None
+    watermark: str | None = None
     target: str | None = None
     name: str | None = None
     sidecar: Literal["standard", "full"] = "standard"

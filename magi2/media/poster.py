@@ -1,4 +1,7 @@
-"""Still pictures of a clip: a poster, a thumbnail of it and a contact sheet. Equal videos give equal bytes."""
+"""Still pictures of a clip: a poster, a thumbnail of it and a contact sheet. Equal videos give equal bytes.
+
+Each names its source in XMP as the clip does.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from magi2.errors import MediaError
 from magi2.files import partial_file
 from magi2.media.image import load_image
+from magi2.media.marks.xmp import xmp_packet
 from magi2.media.reading import count_frames, read_frames
 
 POSTER_CANDIDATES = 9
@@ -18,7 +23,7 @@ CELL_WIDTH = 320
 MARGIN = 4
 THUMBNAIL_SIDE = 480
 _FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
-_OPTIONS: dict[str, dict[str, Any]] = {"JPEG": {"quality": 90}, "WEBP": {"quality": 80, "method": 4}}
+_QUALITY: dict[str, dict[str, Any]] = {"JPEG": {"quality": 90}, "WEBP": {"quality": 80, "method": 4}}
 
 
 def write_poster(video: Path, target: Path) -> None:
@@ -95,4 +100,12 @@ def _save(image: Image.Image, target: Path) -> None:
     if file_format is None:
         raise MediaError(f"cannot write {target}: a picture's name ends in one of {', '.join(_FORMATS)}")
     with partial_file(target, MediaError) as partial:
-        image.save(partial, format=file_format, **_OPTIONS.get(file_format, {}))
+        image.save(partial, format=file_format, **_options(file_format))
+
+
+def _options(file_format: str) -> dict[str, Any]:
+    if file_format != "PNG":
+        return {**_QUALITY[file_format], "xmp": xmp_packet()}
+    texts = PngInfo()
+    texts.add_itxt("XML:com.adobe.xmp", xmp_packet().decode())
+    return {"pnginfo": texts}

@@ -14,6 +14,7 @@ from magi2.errors import InputError
 from magi2.media.delivery import METADATA_LIMIT_BYTES, LabelSpec
 from magi2.media.label import check_label, find_font
 from magi2.media.marks.aigc import AIGC_KEY, aigc_entry
+from magi2.media.watermarks import InstalledWatermark, find_watermark
 
 MARKING_VERSION = 1
 """Raised when other entries, or the same ones in another form, are written for the same settings."""
@@ -33,11 +34,13 @@ class Font:
 class Marking:
     """What a deployment decides about marks.
 
-    Files name `producer` as that of their content; `font` sets the visible label of a profile that has one.
+    Files name `producer` as that of their content; `font` sets the visible label of a profile that has one, and
+    `watermark` is the installed one of the name that a profile gives.
     """
 
     producer: str = ""
     font: Font | None = None
+    watermark: InstalledWatermark | None = None
 
 
 UNSIGNED = Marking()
@@ -47,10 +50,12 @@ UNSIGNED = Marking()
 def marking_of(profile: Profile, settings: Settings) -> Marking:
     """What this deployment writes into the files of a profile.
 
-    Raises: ConfigError when the profile wants a label that cannot be set here: there is no font, it lacks a character,
-    or the text has no room in the picture.
+    Raises: ConfigError when the profile wants a label that cannot be set here (there is no font, it lacks a character,
+    or the text has no room in the picture), or a watermark that is not allowed or not installed.
     """
-    return Marking(settings.content_producer, _label_font(profile, settings.label_font))
+    name = profile.delivery.watermark
+    watermark = None if name is None else find_watermark(name, settings.watermarks)
+    return Marking(settings.content_producer, _label_font(profile, settings.label_font), watermark)
 
 
 def _label_font(profile: Profile, setting: Path | None) -> Font | None:
@@ -77,6 +82,7 @@ def marking_config(profile: Profile, marking: Marking) -> dict[str, JSON]:
         "provenance": provenance,
         **({} if provenance == "none" else {"profile": profile.digest()}),
         **_label_config(profile.delivery.label, marking.font),
+        **_watermark_config(profile.delivery.watermark, marking.watermark),
     }
 
 
@@ -84,6 +90,12 @@ def _label_config(label: LabelSpec | None, font: Font | None) -> dict[str, JSON]
     if label is None:
         return {}
     return {"label": {**asdict(label), "font": font.sha256 if font else None}}
+
+
+def _watermark_config(name: str | None, installed: InstalledWatermark | None) -> dict[str, JSON]:
+    if name is None:
+        return {}
+    return {"watermark": asdict(installed) if installed else {"name": name}}
 
 
 def marked_texts(profile: Profile, prompt: str, caption: str) -> dict[str, str]:

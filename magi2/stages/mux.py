@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import ClassVar
 
+from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
 from magi2.media.audio import audio_sample_count
 from magi2.media.deliver import deliver
@@ -13,6 +14,8 @@ from magi2.media.delivery import Overlay, delivered_frame_count
 from magi2.media.label import write_label
 from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, check_clip, probe
+from magi2.media.watermarked import write_watermarked
+from magi2.media.watermarks import Watermark, load_watermark
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.recipes.marking import clip_tags
 from magi2.stages.base import Product, Stage
@@ -21,7 +24,7 @@ from magi2.stages.contracts import PICTURE, PROBE, SOUND, check_promise
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, THUMBNAIL, Clip, StageName
 
 
-class MuxStage(Stage[None]):
+class MuxStage(Stage["Watermark | None"]):
     """Fails unless frame count, size, durations and streams of the delivered file are as planned."""
 
     name: ClassVar[StageName] = StageName.MUX
@@ -29,19 +32,20 @@ class MuxStage(Stage[None]):
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)
 
-    def load(self) -> None:
-        """Nothing to load: ffmpeg was found before the first stage."""
+    def load(self) -> Watermark | None:
+        """The watermark, for a profile that has one: ffmpeg was found before the first stage."""
+        name = self.context.book.profile.delivery.watermark
+        return None if name is None else load_watermark(name)
 
-    def make(self, clip: Clip, models: None, folder: Path) -> Product:
+    def make(self, clip: Clip, models: Watermark | None, folder: Path) -> Product:
         profile, recipe = self.context.book.profile, self.recipe(clip)
-        decode_key = recipe.inputs["decode"]
-        decoded = self.context.store.find(StageName.DECODE, decode_key)
-        if decoded is None:
-            raise missing_input(StageName.DECODE, clip)
-        check_promise(decoded, None)
-        picture = self.context.payload(StageName.DECODE, decode_key, PICTURE)
-        sound = self.context.payload(StageName.DECODE, decode_key, SOUND)
+        decoded = self._decoded(clip, recipe.inputs["decode"])
         spec, fps, frames = profile.delivery, frame_rate(profile), delivered_frames(profile)
+        picture = self.context.payload(StageName.DECODE, decoded.key, PICTURE)
+        sound = self.context.payload(StageName.DECODE, decoded.key, SOUND)
+        if models is not None:
+            decoded_picture, picture = picture, folder / PICTURE
+            write_watermarked(decoded_picture, picture, models, recipe.key, fps=fps, ffmpeg=self.context.ffmpeg)
         caption = self.context.caption(clip).text
         metadata = clip_tags(profile, self.context.book.marking, recipe, clip.prompt, caption)
         target = folder / CLIP
@@ -66,6 +70,13 @@ class MuxStage(Stage[None]):
             flags=decoded.flags,
             report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
         )
+
+    def _decoded(self, clip: Clip, key: str) -> Manifest:
+        found = self.context.store.find(StageName.DECODE, key)
+        if found is None:
+            raise missing_input(StageName.DECODE, clip)
+        check_promise(found, None)
+        return found
 
     def _label(self, folder: Path) -> Overlay | None:
         book = self.context.book

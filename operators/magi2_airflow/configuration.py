@@ -17,6 +17,7 @@ OPTIONS = {
     "layout": "Ranks of preview and refiner, as in sp8.cfg1.ep4",
     "content_producer": "Whom delivered files name as the producer of their content",
     "label_font": "Font file of visible labels",
+    "watermarks": "Names, separated by commas, of watermarks that profiles may ask for",
     "c2pa_certificate": "PEM file of the certificate that signs delivered clips",
     "c2pa_key": "PEM file of its private key",
     "c2pa_command": "A program that signs in its place, and its arguments: a JSON array",

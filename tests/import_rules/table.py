@@ -175,8 +175,8 @@ TABLE = [
     # What determines an artifact, and what of it is stored.
     Row(
         "magi2.recipes",
-        "artifacts config errors media.delivery media.label media.marks models.preview.lengths prompts "
-        "stages.contracts types",
+        "artifacts config errors media.delivery media.label media.marks media.watermarks models.preview.lengths "
+        "prompts stages.contracts types",
     ),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     Row(
@@ -190,7 +190,7 @@ TABLE = [
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),
-    Row("magi2.media", "errors files media", "PIL torch", heavy=True),
+    Row("magi2.media", "errors files media", "PIL numpy torch", heavy=True),
     Row("magi2.sampling", "errors types", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
     Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
@@ -206,6 +206,7 @@ TABLE = [
         "av ffmpeg torch",
     ),
     Row("magi2.media.marks", "errors inputs"),
+    Row("magi2.media.watermarks", "errors", "numpy"),
     Row("magi2.media.label", "errors media.delivery", "PIL"),
     Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
     Row("magi2.media.delivery", "errors"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import av
 import pytest
+from PIL import Image
 
 from magi2.errors import MediaError
 from magi2.media.audio import write_silence
@@ -21,7 +22,8 @@ from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.marks.aigc import AIGC_FIELDS, aigc_entry, parse_aigc
 from magi2.media.marks.boxes import MAX_BOXES
 from magi2.media.marks.read import Marks, read_marks
-from magi2.media.marks.xmp import TRAINED, XMP_UUID, xmp_packet
+from magi2.media.marks.xmp import TRAINED, XMP_UUID, parse_xmp, xmp_packet
+from magi2.media.poster import write_contact_sheet
 from magi2.media.probe import probe
 from tests.media.media_clips import moving_frames, write_lossless
 
@@ -77,6 +79,15 @@ def test_exiftool_finds_each_mark_once_and_nothing_to_complain_of(marked: Path) 
     found = json.loads(listed, object_pairs_hook=list)[0]
     said = {wanted: [value for name, value in found if name.endswith(f":{wanted}")] for wanted in EXPECTED}
     assert said == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["poster.jpg", "thumbnail.webp", "poster.png"])
+def test_pictures_of_a_clip_name_their_source_too(marked: Path, tmp_path: Path, name: str) -> None:
+    write_contact_sheet(marked, tmp_path / name, columns=1, rows=1)
+    with Image.open(tmp_path / name) as image:
+        packet = image.info["XML:com.adobe.xmp"].encode() if name.endswith("png") else image.info["xmp"]
+    found = parse_xmp(packet)
+    assert found is not None and found.source_types == (TRAINED,)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +289,7 @@ def changed(content: bytes, seed: int) -> bytes:
 def test_damage_of_any_kind_is_told_or_read_over_and_nothing_else(tmp_path: Path) -> None:
     content = b"".join((FTYP, ONE, xmp(xmp_packet())))
     outcomes = set()
-    for seed in range(2000):
+    for seed in range(1000):
         path = written(tmp_path, FTYP + changed(content[len(FTYP) :], seed))
         try:
             outcomes.add(bool(read_marks(path).problems))

@@ -92,6 +92,7 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "delivery.sidecar": ("full", set()),
     "delivery.provenance": ("full", FROM_MUX),
     "delivery.label": ("cn", FROM_MUX),
+    "delivery.watermark": ("some-name", FROM_MUX),
 }
 """Field -> another value, and the stages of a clip from a prompt alone that it changes.
 

@@ -15,6 +15,7 @@ from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError
 from magi2.media.delivery import BESIDE_ENCODING, METADATA_LIMIT_BYTES
 from magi2.media.marks.aigc import parse_aigc
+from magi2.media.watermarks import InstalledWatermark
 from magi2.recipes.marking import Marking, clip_tags, marked_texts, marking_of
 from magi2.types import StageName
 from tests.recipes.recipe_books import FROM_PROMPT, changed, keys_of, make_book
@@ -95,3 +96,16 @@ def test_a_label_that_cannot_be_set_stops_the_plan_and_its_font_counts(tmp_path:
     assert changed(*keys) == {MUX}
     unlabelled = load_profile("tiny", CONFIGS)
     assert marking_of(unlabelled, Settings(label_font=tmp_path / "absent.ttf")) == Marking()
+
+
+def test_a_watermark_that_is_not_allowed_stops_the_plan_and_its_code_counts() -> None:
+    profile = load_profile("tiny", CONFIGS, ["delivery.watermark=some-name"])
+    with pytest.raises(ConfigError, match="MAGI2_WATERMARKS allows none"):
+        marking_of(profile, Settings())
+    with pytest.raises(ConfigError, match="comes from no package"):
+        marking_of(profile, Settings.from_environment({"MAGI2_WATERMARKS": "other, some-name"}))
+    keys = [
+        keys_of(make_book(profile, marking=Marking(watermark=InstalledWatermark(*known))), FROM_PROMPT)
+        for known in (("some-name", "1", "a" * 64), ("some-name", "2", "a" * 64), ("some-name", "1", "b" * 64))
+    ]
+    assert changed(keys[0], keys[1]) == changed(keys[0], keys[2]) == {MUX}
