@@ -299,7 +299,7 @@ def test_damage_of_any_kind_is_told_or_read_over_and_nothing_else(tmp_path: Path
 
 
 def test_files_that_are_not_there_or_no_media_are_named(tmp_path: Path) -> None:
-    for name, content in (("empty.mp4", b""), ("text.mp4", b"not a film\n" * 9)):
+    for name, content in (("empty.mp4", b""), ("list.mp4", b"#EXTM3U\n/etc/passwd\n"), ("a.mkv", b"\x1aE\xdf\xa3" * 9)):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MediaError, match=name):
             read_marks(tmp_path / name)

@@ -20,6 +20,8 @@ from magi2.media.reading import open_media
 TAG_PREFIX = "magi2_"
 FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"uuid")
 """What files of MP4 and QuickTime begin with."""
+EBML = b"\x1a\x45\xdf\xa3"
+"""What those of Matroska begin with. Others are not opened: to ffmpeg some texts are lists of further files."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,18 @@ class Marks:
 
 
 def read_marks(path: Path) -> Marks:
-    """The marks of a media file, counted in every place where metadata stands.
+    """The marks of an MP4, QuickTime or Matroska file, counted in every place where metadata stands.
 
-    Raises: MediaError for a file that is damaged or no media file, InfrastructureError when the disk does not give it.
+    Raises: MediaError for a file that is damaged or of another kind, InfrastructureError when the disk fails.
     """
     with disk_errors(path, MediaError), path.open("rb") as file:
-        is_mp4 = file.read(8)[4:] in FIRST_BOXES
+        begin = file.read(8)
         try:
-            return _of_mp4(file) if is_mp4 else _of_tags(_container_tags(path))
+            if begin[4:] in FIRST_BOXES:
+                return _of_mp4(file)
+            if begin.startswith(EBML):
+                return _of_tags(_container_tags(path))
+            raise MediaError("neither MP4 nor Matroska")
         except MediaError as error:
             raise MediaError(f"{path}: {error}") from None
 
@@ -123,7 +129,7 @@ def _values(item: Box, content: bytes, keys: list[str]) -> Iterator[tuple[str, s
 
 
 def _container_tags(path: Path) -> list[tuple[str, str]]:
-    """The tags of another container, of the file and of its streams; Matroska writes their names in capitals."""
+    """The tags of a Matroska file and of its streams, most of their names in capitals."""
     with open_media(path, metadata_errors="replace") as container:
         places = [container.metadata, *(stream.metadata for stream in container.streams)]
         return [(name, value) for place in places for name, value in place.items()]
