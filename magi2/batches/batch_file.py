@@ -1,14 +1,12 @@
 """Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
 
 Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`,
-`delivery_target`, `delivery_name`.
+`delivery_target`, `delivery_name`. Text is taken as readers see it, see `magi2.inputs.readable`.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from magi2.batches.csv_rows import csv_rows
+from magi2.batches.json_rows import json_rows
 from magi2.batches.placing import UNPLACED, Placing, merged
+from magi2.batches.rows import ROW_COLUMNS, Row
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
 from magi2.delivery.names import without_collisions
@@ -25,7 +26,6 @@ from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import (
     MAX_BATCH_BYTES,
-    MAX_COLUMNS,
     MAX_IMAGES,
     MAX_NAME_CHARS,
     MAX_NAMES,
@@ -34,40 +34,26 @@ from magi2.inputs.limits import (
     MAX_TAG_CHARS,
     MAX_TAGS,
 )
-from magi2.inputs.text import load_json, quoted, shown
+from magi2.inputs.readable import readable, readable_line
+from magi2.inputs.text import RepeatedKeyError, load_json, quoted, shown
 from magi2.media.image import check_image
 from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.types import Clip, FigureImage, check_seed, derive_seed
 
 MAX_PRIORITY = 1_000_000
-_COLUMNS = (
-    *("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name"),
-    *("delivery_target", "delivery_name"),
-)
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of a batch as written: `number` counts lines of JSONL, items of JSON, records of CSV, from 1.
-
-    `problem` says why the row could not even be read; then `values` is empty.
-    """
-
-    number: int
-    values: Mapping[str, Any]
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be rendered, and why."""
+    """A row that cannot be rendered, and why; number and place as in `Row`."""
 
     number: int
     reason: str
+    place: str | None = None
 
     def __str__(self) -> str:
-        return f"row {self.number}: {self.reason}"
+        return f"{self.place or f'line {self.number}'}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -86,23 +72,24 @@ class Batch:
 
 
 def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:
-    """The rows of a .jsonl, .csv or .json file that lies in `roots`, by default wherever it lies.
+    """The rows of a .jsonl, .csv, .json or .tsv file that lies in `roots`, by default wherever it lies.
 
     Raises: InputError when the file as a whole cannot be read.
     """
-    readers: dict[str, Callable[[str], Iterator[Row]]] = {".jsonl": _jsonl, ".csv": _csv, ".json": _json_array}
     what, suffix = shown(path), path.suffix.lower()
-    if suffix not in readers:
-        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(readers)}")
-    text = (roots or InputRoots.around(path)).read_text(path, what, MAX_BATCH_BYTES)
+    if suffix not in _READERS:
+        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(_READERS)}")
+    text = (roots or InputRoots.around(path)).read_text(path, what, MAX_BATCH_BYTES, in_rows=True)
     try:
-        rows = list(islice(readers[suffix](text), MAX_ROWS + 1))
-    except (ValueError, csv.Error) as error:
+        rows = list(islice(_READERS[suffix](text), MAX_ROWS + 1))
+    except ValueError as error:
         raise InputError(f"{what}: unreadable: {error}") from None
     if not rows:
         raise InputError(f"{what}: holds no prompts")
     if len(rows) > MAX_ROWS:
         raise InputError(f"{what}: has more than {MAX_ROWS} rows", hint="split the batch")
+    if len({row.number for row in rows}) < len(rows):
+        return [replace(row, number=n, place=f"line {row.number}, item {n}") for n, row in enumerate(rows, start=1)]
     return rows
 
 
@@ -146,7 +133,7 @@ def make_batch(
         except InfrastructureError:
             raise
         except Magi2Error as error:
-            bad_rows.append(BadRow(row.number, str(error)))
+            bad_rows.append(BadRow(row.number, str(error), row.place))
     return Batch(without_collisions(tuple(clips.values())), tuple(bad_rows))
 
 
@@ -176,10 +163,10 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place, 
     if row.problem:
         raise InputError(row.problem)
     _check_unicode(row.values)
+    for key in row.values:
+        if key not in ROW_COLUMNS:
+            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, ROW_COLUMNS))
     values = {key: value for key, value in row.values.items() if value not in (None, "")}
-    for key in values:
-        if key not in _COLUMNS:
-            raise InputError(f"unknown column {quoted(key)}", hint=nearest(key, _COLUMNS))
     profile = profile_of(_text(values, "profile"))
     prompt = _prompt(values, place)
     figures = _figures(prompt, values.get("image"), profile, place)
@@ -201,20 +188,34 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place, 
 
 def _prompt(values: Mapping[str, Any], place: _Place) -> str:
     if file_name := _text(values, "prompt_file"):
+        if "prompt" in values:
+            raise InputError("gives both a prompt and a prompt_file", hint="leave one out")
         path, what = place.folder / file_name, f"prompt_file {shown(file_name)}"
-        prompt = place.roots.read_text(path, what, if_absent=place.if_absent(file_name)).strip()
+        prompt = readable(place.roots.read_text(path, what, if_absent=place.if_absent(file_name)), what)
     else:
-        prompt = _text(values, "prompt") or ""
-    if not prompt.strip():
-        raise InputError("the prompt is empty")
+        prompt = readable(_text(values, "prompt") or "", "the prompt")
     _check_size("characters in its prompt", len(prompt), MAX_PROMPT_CHARS)
+    _refuse_repeated_keys("the prompt", prompt)
     return prompt
 
 
 def _name(values: Mapping[str, Any]) -> str | None:
     name = _text(values, "name")
-    _check_size("characters in its name", len(name or ""), MAX_NAME_CHARS)
-    return name
+    if name is None:
+        return None
+    _check_size("characters in its name", len(name), MAX_NAME_CHARS)
+    return readable_line(name, "the name")
+
+
+def _refuse_repeated_keys(what: str, text: str) -> None:
+    """Raises InputError when `text` is JSON that gives two values for one thing."""
+    if text.startswith("{"):
+        try:
+            load_json(text)
+        except RepeatedKeyError as error:
+            raise InputError(f"{what} gives two values for {quoted(error.key)}") from None
+        except ValueError:
+            return  # text like any other
 
 
 def _check_size(what: str, size: int, limit: int) -> None:
@@ -224,9 +225,13 @@ def _check_size(what: str, size: int, limit: int) -> None:
 
 def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> tuple[FigureImage, ...]:
     if isinstance(argument, Mapping):
+        for token, source in argument.items():
+            if not isinstance(source, str):
+                raise InputError(f"image gives a {type(source).__name__} for {quoted(token)}, not a path")
         argument = json.dumps(argument)
     if argument is not None and not isinstance(argument, str):
         raise InputError(f"image is a {type(argument).__name__}, not a path or a map of figures to paths")
+    _refuse_repeated_keys("the image map", (argument or "").strip())
     preview, figures = profile.preview, []
     images = parse_image_argument(argument)
     _check_size("images", len(images), MAX_IMAGES)
@@ -246,7 +251,8 @@ def _check_unicode(values: Mapping[str, Any]) -> None:
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InputError("the text has half a surrogate pair", hint="save it as valid UTF-8") from error
+        reason = "the text is damaged: it holds half a surrogate pair, or bytes that are no UTF-8"
+        raise InputError(reason, hint="save it as valid UTF-8") from error
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
@@ -274,43 +280,22 @@ def _whole(key: str, value: object) -> int:
 def _tags(value: object) -> tuple[str, ...]:
     if value is None:
         return ()
-    parts = value if isinstance(value, list) else str(value).split(",")
-    tags = tuple(str(part).strip() for part in parts if str(part).strip())
+    if not isinstance(value, str | list):
+        raise InputError(f"tags is a {type(value).__name__}, not text or a list of texts")
+    tags = []
+    for part in value if isinstance(value, list) else value.split(","):
+        if not isinstance(part, str):
+            raise InputError(f"tags holds a {type(part).__name__}, not text alone")
+        if part.strip():
+            tags.append(readable_line(part, "a tag"))
     _check_size("tags", len(tags), MAX_TAGS)
     _check_size("characters in a tag", max(map(len, tags), default=0), MAX_TAG_CHARS)
-    return tags
+    return tuple(tags)
 
 
-def _jsonl(text: str) -> Iterator[Row]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                yield _json_row(number, load_json(line))
-            except ValueError as error:
-                yield Row(number, {}, problem=f"not JSON: {error}")
-
-
-def _json_array(text: str) -> Iterator[Row]:
-    values = load_json(text)
-    if not isinstance(values, list):
-        raise ValueError(f"a JSON batch is an array of objects, this is a {type(values).__name__}")
-    yield from (_json_row(number, value) for number, value in enumerate(values, start=1))
-
-
-def _json_row(number: int, value: object) -> Row:
-    if isinstance(value, str):
-        return Row(number, {"prompt": value})
-    if isinstance(value, Mapping):
-        return Row(number, value)
-    return Row(number, {}, problem=f"is a {type(value).__name__}, not an object or a string")
-
-
-def _csv(text: str) -> Iterator[Row]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    if len(reader.fieldnames or ()) > MAX_COLUMNS:
-        raise ValueError(f"the header has {len(reader.fieldnames or ())} columns, at most {MAX_COLUMNS}")
-    for number, values in enumerate(reader, start=1):
-        if None in values:
-            yield Row(number, {}, problem="has more cells than the header has columns")
-        else:
-            yield Row(number, values)
+_READERS: dict[str, Callable[[str], Iterator[Row]]] = {
+    ".jsonl": json_rows,
+    ".csv": csv_rows,
+    ".json": json_rows,
+    ".tsv": csv_rows,
+}

@@ -137,6 +137,12 @@ class BatchPlan:
         """Distinct clips of the batch."""
         return len(self.cached) + sum(len(shard.clips) for shard in self.shards)
 
+    @property
+    def repeats(self) -> int:
+        """Rows that give the prompt, images, seed and profile of another, and so are the same clip."""
+        clips = (*self.cached, *(clip for shard in self.shards for clip in shard.clips))
+        return sum(len(clip.names) - 1 for clip in clips if clip.names)
+
 
 def plan_batch(
     batch: Batch,

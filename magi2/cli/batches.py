@@ -39,6 +39,7 @@ def plan_command(
     cost = price.cost(estimate.total_s) if price else None
     summary = {
         "clips": plan.clips,
+        "repeats": plan.repeats,
         "cached": len(plan.cached),
         "refused": [str(row) for row in plan.refused],
         "shards": [{"shard": s.number, "profile": s.profile.name, "clips": len(s.clips)} for s in plan.shards],
@@ -56,6 +57,8 @@ def plan_command(
     for row in plan.refused:
         results.print(f"refused {row}")
     results.print(f"{plan.clips} clips, {len(plan.cached)} finished already, {len(plan.shards)} shards")
+    if plan.repeats:
+        results.print(f"  {plan.repeats} rows repeat the prompt, image, seed and profile of others: each is their clip")
     for stage, count in plan.missing.items():
         results.print(f"  {stage:<10}{count} to do")
     results.print(producer_line(deployment.settings.content_producer))

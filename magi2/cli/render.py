@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from magi2.batches.batch_file import Row, make_batch, read_batch
+from magi2.batches.batch_file import make_batch, read_batch
 from magi2.batches.intake import closed_folders
 from magi2.batches.placing import Placing
+from magi2.batches.rows import Row
 from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, errors, print_json, results, resumable
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles

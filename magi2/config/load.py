@@ -11,6 +11,7 @@ from magi2.config.strict import nearest, validate
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES, MAX_YAML_DEPTH
+from magi2.inputs.readable import readable
 from magi2.inputs.text import is_name, load_json, load_yaml, quoted, shown
 
 _PATH_SUFFIXES = (".yaml", ".yml")
@@ -80,7 +81,9 @@ def is_switched_off(profile: Profile, override: str) -> bool:
 
 
 def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
-    """The profile's negative prompt, or None when it is switched off. Raises ConfigError if the file cannot be read.
+    """The profile's negative prompt as readers see it, or None when it is switched off.
+
+    Raises: ConfigError if the file cannot be read, or shows nothing.
 
     A name is a file of `configs` itself; a path is for the user of this machine, see `require_named_files`.
     """
@@ -90,7 +93,7 @@ def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
     path = configs / name
     try:
         roots = InputRoots((configs,)) if is_name(name) else InputRoots.around(path)
-        return roots.read_text(path, shown(path)).strip()
+        return readable(roots.read_text(path, shown(path)), shown(path))
     except InputError as error:
         raise ConfigError(f"profile {shown(profile.name)}: negative prompt file {error}") from None
 

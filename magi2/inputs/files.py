@@ -18,6 +18,7 @@ from pathlib import Path
 
 from magi2.errors import ConfigError, ImageError, InfrastructureError, InputError
 from magi2.files import is_the_machines
+from magi2.inputs.encoding import SAVE_AS_UTF8, decode
 from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
 from magi2.inputs.text import shown
 
@@ -79,19 +80,27 @@ class InputRoots:
         except UnreadableError as error:
             raise InputError(f"folder {shown(folder)}: {error}") from None
 
-    def read_text(self, path: Path, what: str, limit: int = MAX_TEXT_BYTES, *, if_absent: str | None = None) -> str:
-        """A text file in UTF-8, less its byte-order mark; all line ends are `\\n`.
+    def read_text(
+        self,
+        path: Path,
+        what: str,
+        limit: int = MAX_TEXT_BYTES,
+        *,
+        if_absent: str | None = None,
+        in_rows: bool = False,
+    ) -> str:
+        """A text file as `decode` reads it; all line ends are `\\n`.
 
-        Raises: InputError beginning with `what` when it is not in the roots, no regular file, larger than `limit`, no
-        UTF-8, or absent, which has the hint `if_absent`.
+        Raises: InputError beginning with `what` when it is not in the roots, no regular file, larger than `limit`, in
+        an encoding that cannot be told, or absent, which has the hint `if_absent`.
         """
         try:
-            text = self.read(path, limit).decode("utf-8-sig")
+            text = decode(self.read(path, limit), in_rows=in_rows)
         except UnreadableError as error:
             hint = if_absent if isinstance(error, AbsentError) else None
             raise InputError(f"{what}: unreadable: {error}", hint=hint) from None
-        except UnicodeDecodeError as error:
-            raise InputError(f"{what}: unreadable: byte {error.start} is no UTF-8", hint="save it as UTF-8") from None
+        except ValueError as error:
+            raise InputError(f"{what}: unreadable: {error}", hint=SAVE_AS_UTF8) from None
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
     def read_picture(self, path: Path, what: str, *, if_absent: str | None = None) -> bytes:

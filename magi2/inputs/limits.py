@@ -7,8 +7,8 @@ MAX_BATCH_BYTES = 64 * 2**20
 MAX_SIDECAR_BYTES = 4 * 2**20
 """Prompt, caption and negative prompt, the images of 32 figures by digest, and some kilobytes of settings."""
 MAX_ROWS = 100_000
-MAX_COLUMNS = 32
-"""Of a CSV file's header: every row costs as much as the header is wide."""
+MAX_ROW_CHARS = 2**21
+"""As written: more than the longest prompt takes with every character escaped."""
 MAX_PROMPT_CHARS = 100_000
 """Several times what the text encoder reads, for structured captions that are compacted first."""
 MAX_NAME_CHARS = 200

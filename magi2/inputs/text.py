@@ -44,17 +44,34 @@ def quoted(value: object) -> str:
     return shown(repr(value))
 
 
-def load_json(text: str) -> Any:
-    """The JSON value of the whole text; numbers are finite.
+class RepeatedKeyError(ValueError):
+    """A mapping gives two values for one key; the message does not say which `key`."""
 
-    Raises: ValueError for anything else, also for numbers and nesting beyond the limits.
+    def __init__(self, key: str) -> None:
+        super().__init__("there are two values for one key")
+        self.key = key
+
+
+def load_json(text: str) -> Any:
+    """The JSON value of the whole text; numbers are finite, keys of an object differ.
+
+    Raises: ValueError for anything else, also for numbers and nesting beyond the limits; RepeatedKeyError.
     """
     try:
-        value = json.loads(text, parse_int=_whole_number, parse_float=_decimal_number, parse_constant=_decimal_number)
+        value = _JSON.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     check_depth(value)
     return value
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise RepeatedKeyError(key)
+        mapping[key] = value
+    return mapping
 
 
 def check_depth(value: object) -> None:
@@ -89,6 +106,11 @@ def _decimal_number(text: str) -> float:
 def _check_length(text: str) -> None:
     if len(text) > MAX_NUMBER_CHARS:
         raise ValueError(f"a number has {len(text)} characters, at most {MAX_NUMBER_CHARS}")
+
+
+_JSON = json.JSONDecoder(
+    object_pairs_hook=_mapping, parse_int=_whole_number, parse_float=_decimal_number, parse_constant=_decimal_number
+)
 
 
 def load_yaml(text: str) -> Any:
@@ -132,6 +154,16 @@ class _BoundedLoader(yaml.SafeLoader):
             raise _LimitError(f"YAML nested more than {MAX_YAML_DEPTH} deep")
         node = super().compose_node(parent, index)
         self._depth -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) not in seen:
+                seen.add(name)
+            elif isinstance(key, yaml.ScalarNode):
+                raise _LimitError("YAML with two values for one key")
         return node
 
 

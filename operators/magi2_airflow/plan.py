@@ -120,9 +120,10 @@ class PlanOperator(Magi2Operator):
         if ffmpeg.passed_over:
             logger.warning("%s is used, since %s", ffmpeg.path, ffmpeg.passed_over)
         for row in plan.refused:
-            logger.error("refused row %d: %.200s", row.number, row.reason)
-        counts = (plan.batch_id, plan.clips, len(plan.cached), len(plan.refused), len(plan.shards))
-        logger.info("batch %s: %d clips, %d finished already, %d rows refused, %d shards", *counts)
+            logger.error("refused %.250s", row)
+        counts = (plan.batch_id, plan.clips, plan.repeats, len(plan.cached), len(plan.refused), len(plan.shards))
+        told = "batch %s: %d clips, %d rows repeat others, %d clips finished already, %d rows refused, %d shards"
+        logger.info(told, *counts)
         logger.info(producer_line(deployment.settings.content_producer))
         return [shard.number for shard in plan.shards]
 

@@ -166,7 +166,7 @@ def test_a_batch_may_go_as_far_before_others_as_a_row(sign: int) -> None:
 
 def test_bad_rows_are_refused_or_skipped(store: LocalStore) -> None:
     bad = BadRow(3, "the prompt is empty")
-    with pytest.raises(InputError, match=r"1 bad rows, nothing was started:\n  row 3: the prompt is empty"):
+    with pytest.raises(InputError, match=r"1 bad rows, nothing was started:\n  line 3: the prompt is empty"):
         plan(store, make_clip(PROFILE), refused=[bad])
     skipped = plan(store, make_clip(PROFILE), refused=[bad], options=BatchOptions(on_bad_rows="skip"))
     assert (skipped.refused, skipped.clips) == ((bad,), 1)

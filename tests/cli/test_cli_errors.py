@@ -71,7 +71,7 @@ def test_bad_rows_are_all_listed_and_nothing_starts(magi2: Magi2, folder: Path) 
     said = magi2("render", "--profile", "tiny", "--prompts", "bad.csv")
     assert said.code == 2
     assert said.error_lines[0] == "error: 2 bad rows, nothing was started:"
-    assert [line.strip()[:6] for line in said.error_lines[1:]] == ["row 1:", "row 3:"]
+    assert [line.strip()[:6] for line in said.error_lines[1:]] == ["line 2", "line 4"]
     assert not (folder / "store").exists()
 
 
@@ -148,7 +148,7 @@ def test_rows_read_nothing_outside_the_batchs_folder_nor_from_a_store_in_it(magi
     (folder / "night.jsonl").write_text("\n".join(f'{{"prompt_file": "{place}"}}' for place in places))
     said = magi2("render", "--profile", "tiny", "--prompts", "night.jsonl")
     assert said.code == 2 and "3 bad rows" in said.err and "hunter2" not in said.err + said.out
-    assert "row 1: prompt_file store/documents/a.txt: unreadable: lies in the store" in said.err
+    assert "line 1: prompt_file store/documents/a.txt: unreadable: lies in the store" in said.err
     assert not (folder / "store" / "artifacts").exists()
 
 

@@ -202,11 +202,11 @@ def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.Mon
     overrides = [argument for override in SMALL for argument in ("--set", override)]
     arguments = ["plan", "batch.jsonl", "--profile", "tiny-preview", *overrides]
     refused = magi2(*arguments)
-    assert refused.code == 2 and "row 3: the prompt is empty" in refused.err
+    assert refused.code == 2 and "line 3: the prompt is empty" in refused.err
     said = magi2(*arguments, "--on-bad-rows", "skip", "--json")
     content = json.loads(said.out)
     assert (content["clips"], content["cached"], content["missing"]["mux"]) == (2, 0, 2)
-    assert content["refused"] == ["row 3: the prompt is empty"]
+    assert content["refused"] == ["line 3: the prompt is empty"]
     assert content["content_producer"] == ""
     assert "an empty ContentProducer (set MAGI2_CONTENT_PRODUCER)" in magi2(*arguments, "--on-bad-rows", "skip").out
     monkeypatch.setenv("MAGI2_LABEL_FONT", str(tmp_path / "absent.ttf"))

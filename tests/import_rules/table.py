@@ -221,7 +221,7 @@ TABLE = [
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
     Row("magi2.delivery.names", "errors inputs types"),
     # Known to all.
-    Row("magi2.inputs", "errors files", "yaml"),
+    Row("magi2.inputs", "errors files", "regex yaml"),
     Row("magi2.files", "errors"),
     Row("magi2.types", "errors"),
     Row("magi2.errors"),

@@ -53,8 +53,8 @@ def test_bad_rows_are_all_listed_and_refused_by_default(deployment: Deployment, 
     path = deployment.batch(KITE, {"prompt": ""}, {"prompt": "x", "seed": -1})
     with pytest.raises(InputError, match=r"2 bad rows") as caught:
         plan(task, batch=str(path))
-    assert "row 2" in str(caught.value)
-    assert "row 3" in str(caught.value)
+    assert "line 2" in str(caught.value)
+    assert "line 3" in str(caught.value)
     assert not list(deployment.store.list_documents("batches"))
 
 
