@@ -71,11 +71,16 @@ def clip_stages(profile: Mapping[str, Any], *, is_delivered: bool) -> tuple[Stag
 
 @dataclass(frozen=True)
 class FigureImage:
-    """A reference image: `<Figure number>` of the prompt, where it lies and what it is."""
+    """A reference image: `<Figure number>` of the prompt, where it lies and what it is.
+
+    `treatment` is what is done so that the model sees what viewers show, see `magi2.media.image.Picture`; nothing is
+    to most pictures.
+    """
 
     number: int
     path: Path
     sha256: str
+    treatment: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +16,13 @@ from typing import Any
 
 from magi2.batches.csv_rows import csv_rows
 from magi2.batches.json_rows import json_rows
+from magi2.batches.pictures import References
 from magi2.batches.placing import UNPLACED, Placing, merged
 from magi2.batches.rows import ROW_COLUMNS, Row
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
 from magi2.delivery.names import without_collisions
-from magi2.errors import ImageError, InfrastructureError, InputError, Magi2Error
+from magi2.errors import InfrastructureError, InputError, Magi2Error
 from magi2.inputs.files import InputRoots, resolved
 from magi2.inputs.limits import (
     MAX_BATCH_BYTES,
@@ -36,7 +36,6 @@ from magi2.inputs.limits import (
 )
 from magi2.inputs.readable import readable, readable_line
 from magi2.inputs.text import RepeatedKeyError, load_json, quoted, shown
-from magi2.media.image import check_image
 from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.types import Clip, FigureImage, check_seed, derive_seed
 
@@ -116,19 +115,24 @@ def make_batch(
     folder: Path,
     roots: InputRoots | None = None,
     placing: Placing = UNPLACED,
+    check: Callable[[Clip], None] | None = None,
 ) -> Batch:
     """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names.
 
     Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`. `placing` says where
-    clips are brought; no two of them get one name there.
+    clips are brought; no two of them get one name there. A clip that `check` raises an error for is refused with its
+    row.
     """
     clips: dict[str, Clip] = {}
     bad_rows: list[BadRow] = []
-    place = _Place(folder, roots or InputRoots((folder,)))
+    roots = roots or InputRoots((folder,))
+    place = _Place(folder, roots, References(folder, roots))
     for row in rows:
         try:
             clip = _clip(row, profile_of, place, placing)
             known = clips.get(clip.clip_id)
+            if check and not known:
+                check(clip)
             clips[clip.clip_id] = _merged(known, clip) if known else clip
         except InfrastructureError:
             raise
@@ -143,6 +147,7 @@ class _Place:
 
     folder: Path
     roots: InputRoots
+    references: References
 
     def if_absent(self, source: str) -> str | None:
         """What to look at first when nothing lies where `source` leads."""
@@ -232,19 +237,10 @@ def _figures(prompt: str, argument: object, profile: Profile, place: _Place) -> 
     if argument is not None and not isinstance(argument, str):
         raise InputError(f"image is a {type(argument).__name__}, not a path or a map of figures to paths")
     _refuse_repeated_keys("the image map", (argument or "").strip())
-    preview, figures = profile.preview, []
     images = parse_image_argument(argument)
     _check_size("images", len(images), MAX_IMAGES)
     check_figure_mentions(prompt, images)
-    for figure in images:
-        path, what = place.folder / figure.source, f"image {shown(figure.source)}"
-        content = place.roots.read_picture(path, what, if_absent=place.if_absent(figure.source))
-        try:
-            check_image(content, height=preview.height, width=preview.width, mode=preview.ref_image_type)
-        except ImageError as error:
-            raise ImageError(f"{what}: {error}") from None
-        figures.append(FigureImage(figure.number, path, hashlib.sha256(content).hexdigest()))
-    return tuple(figures)
+    return tuple(place.references.image(figure, profile.preview) for figure in images)
 
 
 def _check_unicode(values: Mapping[str, Any]) -> None:

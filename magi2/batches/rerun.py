@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.batch_file import Batch
 from magi2.batches.documents import load_batch, load_finished, load_shard_document, read_document, report_name
+from magi2.batches.pictures import References
 from magi2.batches.placing import UNPLACED, Placing, merged
 from magi2.batches.plan import with_local_images
 from magi2.batches.schema import ClipDocument, ReportedClips
 from magi2.config.load import override_profile
 from magi2.config.profile import Profile
 from magi2.delivery.names import OUT, without_collisions
-from magi2.errors import InputError
+from magi2.errors import ImageError, InputError
+from magi2.inputs.files import InputRoots
+from magi2.prompts.figures import Figure
 from magi2.recipes.book import RecipeBook
 from magi2.types import ARTIFACT_STAGES, Clip, Delivery, StageName
+
+logger = logging.getLogger(__name__)
 
 DAG_ID = "magi2_render_batch"
 """The DAG that renders a batch."""
@@ -44,16 +50,24 @@ def rerun_batch(
     document = load_batch(store, batch_id)
     changed = {digest: override_profile(document.profile(digest), overrides) for digest in document.profiles}
     moves = bool(placing.target or placing.name) or any(each.startswith(_PLACES) for each in overrides)
-    clips = tuple(
-        _placed(
-            replace(with_local_images(clip, store, scratch), profile_digest=changed[clip.profile_digest].digest()),
-            changed[clip.profile_digest],
-            placing,
-            moves=moves,
-        )
-        for clip in select_clips(store, batch_id, only)
-    )
+    references, clips = References(scratch, InputRoots((scratch,))), []
+    for clip in select_clips(store, batch_id, only):
+        profile, local = changed[clip.profile_digest], with_local_images(clip, store, scratch)
+        again = replace(_with_treatments(local, profile, references), profile_digest=profile.digest())
+        clips.append(_placed(again, profile, placing, moves=moves))
     return Batch(without_collisions(clips), ()), {profile.digest(): profile for profile in changed.values()}
+
+
+def _with_treatments(clip: Clip, profile: Profile, references: References) -> Clip:
+    """The clip with its images as this version reads them; with those as planned where it takes one no longer, of which
+    encode says why, so that the batch's other clips are rendered.
+    """
+    figures = (Figure(figure.number, "", str(figure.path)) for figure in clip.figures)
+    try:
+        return replace(clip, figures=tuple(references.image(figure, profile.preview) for figure in figures))
+    except ImageError as error:
+        logger.warning("clip %s: %s", clip.short_id, error)
+        return clip
 
 
 def rerun_conf(

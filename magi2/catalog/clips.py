@@ -168,7 +168,7 @@ def insert_clips(connection: Connection, batch_id: str, clips: Iterable[PlannedC
 
 def clip_row(clip_id: str, clip: Clip) -> dict[str, Any]:
     """The columns of a clip."""
-    figures = [{"number": each.number, "path": str(each.path), "sha256": each.sha256} for each in clip.figures]
+    figures = [_figure_columns(figure) for figure in clip.figures]
     return {
         "clip_id": clip_id,
         "prompt": clip.prompt,
@@ -177,6 +177,12 @@ def clip_row(clip_id: str, clip: Clip) -> dict[str, Any]:
         "profile_digest": clip.profile_digest,
         "figures": figures,
     }
+
+
+def _figure_columns(figure: FigureImage) -> dict[str, Any]:
+    """A reference image as it lies in a column; those of older versions have no treatment."""
+    columns = {"number": figure.number, "path": str(figure.path), "sha256": figure.sha256}
+    return {**columns, "treatment": list(figure.treatment)} if figure.treatment else columns
 
 
 def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[str, Any]:
@@ -284,7 +290,10 @@ def _record(row: Row[Any]) -> ClipRecord:
         seed=row.seed,
         profile_name=row.profile_name,
         profile_digest=row.profile_digest,
-        figures=tuple(FigureImage(each["number"], Path(each["path"]), each["sha256"]) for each in row.figures),
+        figures=tuple(
+            FigureImage(each["number"], Path(each["path"]), each["sha256"], tuple(each.get("treatment", ())))
+            for each in row.figures
+        ),
         names=tuple(row.names),
         tags=tuple(row.tags),
         priority=row.priority,

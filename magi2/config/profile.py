@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -25,6 +25,10 @@ from magi2.types import StageName, profile_stages
 
 DURATION_S = 10
 LATENT_STRIDE = 16
+WHITE = (255, 255, 255)
+"""As the borders are that references get."""
+
+Level = Annotated[int, Field(ge=0, le=255)]
 
 
 class Section(BaseModel):
@@ -76,6 +80,16 @@ class PreviewSettings(Sized):
     guidance: GuidanceConfig = GuidanceConfig()
     use_ref_for_uncond: bool = True
     ref_image_type: Literal["original", "square"] = "original"
+    reference_background: Literal["refuse"] | tuple[Level, Level, Level] = Field(
+        WHITE,
+        description="red, green and blue behind transparent parts of references; refuse: take none that has such parts",
+        exclude_if=lambda value: value == WHITE,  # so that profiles without it keep their digests
+    )
+
+    @property
+    def background(self) -> tuple[int, int, int] | None:
+        """What shows where a reference is transparent; None when such references are refused."""
+        return None if self.reference_background == "refuse" else self.reference_background
 
 
 class RefinerSettings(Sized):

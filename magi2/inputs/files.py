@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import stat
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,13 +116,27 @@ class InputRoots:
         except UnreadableError as error:
             raise ImageError(f"{what}: not a readable image: {error}") from None
 
+    def find(self, path: Path) -> Path:
+        """The path, or where it leads if its letters with accents are composed as those of the file's name are.
+
+        Systems differ in that, so a list from one may name files that another has unpacked.
+        """
+        place = resolved(path)
+        self._check_place(place)
+        if os.path.lexists(place) or str(place).isascii():
+            return path
+        found = Path(place.anchor)
+        for part in place.parts[1:]:
+            found = found / part if os.path.lexists(found / part) else _alike(found, part)
+        return found if os.path.lexists(found) else path
+
     def read(self, path: Path, limit: int) -> bytes:
         """The content of a regular file of at most `limit` bytes that lies in the roots after links are followed.
 
         Raises: UnreadableError with the reason; what lies outside is refused alike whether it is there or not.
         InfrastructureError when the disk or its server fails, which is nobody's file.
         """
-        place = resolved(path)
+        place = resolved(self.find(path))
         self._check_place(place)
         with _opened(place) as handle:
             _check_kind(os.fstat(handle), limit)
@@ -159,6 +174,16 @@ def resolved(path: Path) -> Path:
         return Path(os.path.realpath(path))
     except ValueError:
         raise UnreadableError("is no path") from None
+
+
+def _alike(folder: Path, name: str) -> Path:
+    """What lies in a folder under a name that reads the same, if one does."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return folder / name
+    wanted = unicodedata.normalize("NFC", name)
+    return folder / next((found for found in names if unicodedata.normalize("NFC", found) == wanted), name)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from magi2.errors import ImageError
+from magi2.media.colours import in_plain_mode, on_background, transparency
 
 MAX_SIDE = 2048  # pixels; vision models scale larger pictures down themselves
 _MIN_SIDE = 64  # pixels; below, a picture says nothing
@@ -18,6 +19,7 @@ _MAX_FILE_BYTES = 128 * 1024 * 1024
 _PASSED_AS_IS = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 _ORIENTATION_TAG = 0x0112
 _JPEG_QUALITY = 90
+_BACKGROUND = (255, 255, 255)
 _REMOTE = ("http://", "https://")
 
 
@@ -77,11 +79,11 @@ def _data_url(content: bytes, max_bytes: int, original: str | None = None) -> st
     try:
         with Image.open(io.BytesIO(content)) as image:
             mime = _PASSED_AS_IS.get(image.format or "")
-            upright = image.getexif().get(_ORIENTATION_TAG, 1) == 1
-            if mime and upright and max(image.size) <= MAX_SIDE and len(content) <= max_bytes:
+            as_shown = image.getexif().get(_ORIENTATION_TAG, 1) == 1 and transparency(image) is None
+            if mime and as_shown and max(image.size) <= MAX_SIDE and len(content) <= max_bytes:
                 url = f"data:{mime};base64,{base64.b64encode(content).decode()}"
                 return original if original is not None and original.startswith(f"data:{mime};") else url
-            picture = ImageOps.exif_transpose(image).convert("RGB")
+            picture = _shown(ImageOps.exif_transpose(image))
     except UnidentifiedImageError:
         if original is not None:
             raise
@@ -89,6 +91,12 @@ def _data_url(content: bytes, max_bytes: int, original: str | None = None) -> st
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ImageError(f"the image cannot be decoded: {type(error).__name__}") from None
     return f"data:image/jpeg;base64,{base64.b64encode(_jpeg(picture, max_bytes)).decode()}"
+
+
+def _shown(image: Image.Image) -> Image.Image:
+    """A picture in RGB, over `_BACKGROUND` where it is transparent: what is beneath nobody was meant to see."""
+    plain, alpha = in_plain_mode(image).convert("RGB"), transparency(image)
+    return plain if alpha is None else on_background(plain, alpha, _BACKGROUND)
 
 
 def _jpeg(picture: Image.Image, max_bytes: int) -> bytes:

@@ -145,6 +145,8 @@ class RecipeBook:
         if clip.figures:
             preview = self.profile.preview
             config |= {"width": preview.width, "height": preview.height, "ref_image_type": preview.ref_image_type}
+            if treated := _treatments(clip, preview.background):
+                config["images"] = treated
             config["video_vae"] = asdict(self.profile.architectures.video_vae)
             checkpoints.append("video_vae")
         external = {"text": sha256_text(encoder_text(clip, caption))} | _images(clip)
@@ -161,7 +163,7 @@ class RecipeBook:
 
     @cached_property
     def _preview(self) -> dict[str, JSON]:
-        return self.profile.preview.model_dump(mode="json", exclude={"ref_image_type"}) | {
+        return self.profile.preview.model_dump(mode="json", exclude={"ref_image_type", "reference_background"}) | {
             "architecture": asdict(self.profile.architectures.preview),
             "compute_dtype": self.profile.compute_dtype,
             "noise_device": self.profile.noise_device,
@@ -224,6 +226,12 @@ def mux_recipe(
         external=texts,
         inputs={"decode": decode_key},
     )
+
+
+def _treatments(clip: Clip, background: tuple[int, int, int] | None) -> dict[str, JSON]:
+    """What is done to images before they are encoded, by figure; those to which nothing is done are not there."""
+    values: dict[str, JSON] = {"flattened": list(background or ()), "converted": "sRGB"}
+    return {str(f.number): {name: values[name] for name in f.treatment} for f in clip.figures if f.treatment}
 
 
 def _images(clip: Clip) -> dict[str, str]:

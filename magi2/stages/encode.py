@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from magi2.artifacts.recipe import Recipe
+from magi2.errors import ImageError
 from magi2.inputs.files import read_unchanged
-from magi2.media.image import load_image, prepare_reference
+from magi2.media.image import Note, load_reference, prepare_reference
 from magi2.models.text_encoder.figures import pool_figures
 from magi2.models.video_vae.encoder import WanEncoder
 from magi2.models.video_vae.loading import load_wan_encoder
@@ -73,9 +74,10 @@ class EncodeStage(Stage[Encoders]):
         encoding = self._encode(models, encoder_text(clip, self.context.caption(clip).text))
         figure_embeds, found = pool_figures(encoding, [figure.number for figure in clip.figures])
         tensors = {"text_embeds": encoding.embeds, "figure_embeds": figure_embeds}
-        for index, figure in enumerate(clip.figures):
-            tensors[f"reference_latents_{index}"] = self._encode_image(models, figure)
         flags = [f"figure_{f.number}_not_in_text" for f, ok in zip(clip.figures, found, strict=True) if not ok]
+        for index, figure in enumerate(clip.figures):
+            tensors[f"reference_latents_{index}"], notes = self._encode_image(models, figure)
+            flags += [f"figure_{figure.number}_{note}" for note in notes]
         return Product(
             files=self.save(folder, tensors, encode_contract(self.context.book.profile, len(clip.figures))),
             flags=(*flags, *_truncation_flag(encoding)),
@@ -94,11 +96,15 @@ class EncodeStage(Stage[Encoders]):
     def _encode(self, models: Encoders, text: str) -> TextEncoding:
         return models.text.encode(text, on_overflow=self.context.book.profile.text.on_overflow)
 
-    def _encode_image(self, models: Encoders, figure: FigureImage) -> Tensor:
+    def _encode_image(self, models: Encoders, figure: FigureImage) -> tuple[Tensor, tuple[Note, ...]]:
         preview = self.context.book.profile.preview
-        image = load_image(read_unchanged(figure.path, figure.sha256))
-        pixels = prepare_reference(image, height=preview.height, width=preview.width, mode=preview.ref_image_type)
-        return models.image.encode(pixels.to(self.context.device))
+        height, width, mode = preview.height, preview.width, preview.ref_image_type
+        content = read_unchanged(figure.path, figure.sha256)
+        picture = load_reference(content, height, width, mode, preview.background)
+        if picture.treatment != figure.treatment:  # the key that was planned says otherwise
+            raise ImageError(f"figure {figure.number} was read otherwise when planned", hint="run the batch again")
+        pixels = prepare_reference(picture.pixels, height=height, width=width, mode=mode)
+        return models.image.encode(pixels.to(self.context.device)), picture.notes
 
 
 def _truncation_flag(encoding: TextEncoding) -> tuple[str, ...]:

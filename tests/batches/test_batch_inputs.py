@@ -30,6 +30,7 @@ from magi2.inputs.limits import (
     MAX_TAGS,
     MAX_TEXT_BYTES,
 )
+from magi2.media.image import Picture
 from tests.render_helpers import CONFIGS
 
 SECRET = "hunter2-of-the-worker"
@@ -223,17 +224,18 @@ def test_the_bytes_that_are_decoded_are_those_that_are_counted(tmp_path: Path, m
     """The file is exchanged while it is decoded: the clip's digest is that of what was decoded."""
     import hashlib
 
-    from magi2.batches import batch_file as module
+    from magi2.batches import pictures as module
 
     path = tmp_path / "a.png"
     Image.new("RGB", (100, 100), "red").save(path)
-    content, check = path.read_bytes(), module.check_image
+    content, check = path.read_bytes(), module.load_reference
 
-    def exchange(*arguments: Any, **options: Any) -> None:
-        check(*arguments, **options)
+    def exchange(*arguments: Any) -> Picture:
+        picture = check(*arguments)
         Image.new("RGB", (100, 100), "blue").save(path)
+        return picture
 
-    monkeypatch.setattr(module, "check_image", exchange)
+    monkeypatch.setattr(module, "load_reference", exchange)
     (clip,) = read(tmp_path, {"prompt": "x", "image": "a.png"}).require_good().clips
     assert clip.figures[0].sha256 == hashlib.sha256(content).hexdigest()
 

@@ -142,7 +142,8 @@ TABLE = [
     Row(
         "magi2.batches",
         "artifacts checkpoints.fit checkpoints.layout config delivery.credentials delivery.names delivery.targets "
-        "errors files inputs media.delivery media.image parallel.layout prompts recipes stages.snapshots types",
+        "errors files inputs media.colours media.delivery media.image parallel.layout prompts recipes stages.snapshots "
+        "types",
         "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
@@ -189,7 +190,7 @@ TABLE = [
     Row("magi2.artifacts", "errors files types", "magi2 minio safetensors torch urllib3"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
-    Row("magi2.prompts", "errors inputs", "PIL json_repair openai pydantic"),
+    Row("magi2.prompts", "errors inputs media.colours", "PIL json_repair openai pydantic"),
     Row("magi2.media", "errors files media", "PIL numpy torch", heavy=True),
     Row("magi2.sampling", "errors types", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
@@ -208,7 +209,12 @@ TABLE = [
     Row("magi2.media.marks", "errors inputs"),
     Row("magi2.media.watermarks", "errors", "numpy"),
     Row("magi2.media.label", "errors media.delivery", "PIL"),
-    Row("magi2.media.ffmpeg magi2.media.image", "errors files", "PIL ffmpeg imageio_ffmpeg numpy torch"),
+    Row(
+        "magi2.media.ffmpeg magi2.media.image magi2.media.colours magi2.media.integrity magi2.media.jpeg "
+        "magi2.media.damage magi2.media.other_files",
+        "errors files",
+        "PIL ffmpeg imageio_ffmpeg numpy torch",
+    ),
     Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),
     Row(

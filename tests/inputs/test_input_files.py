@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,3 +242,24 @@ def test_a_disk_that_fails_is_no_fault_of_the_file(root: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "open", fail)
     with pytest.raises(InfrastructureError, match=os.strerror(number)):
         InputRoots((root,)).read_text(root / "prompt.txt", "prompt_file prompt.txt")
+
+
+@pytest.mark.parametrize("written", ["NFC", "NFD"])
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+def test_name_is_found_however_its_accents_are_composed(tmp_path: Path, written: str, stored: str) -> None:
+    """An archive from a Mac names files as no other system does."""
+    folder = tmp_path / unicodedata.normalize(stored, "Müller")
+    folder.mkdir()
+    path = folder / unicodedata.normalize("NFC", "café.txt")  # the folder and the file need not agree
+    path.write_text("found")
+    asked = tmp_path / unicodedata.normalize(written, "Müller/café.txt")
+    roots = InputRoots((tmp_path,))
+    assert roots.read_text(asked, "it") == "found"
+    assert roots.find(asked).samefile(path)
+
+
+def test_no_folder_outside_is_searched_for_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inside").mkdir()
+    monkeypatch.setattr(os, "listdir", lambda folder: pytest.fail(f"{folder} was listed"))
+    with pytest.raises(UnreadableError, match="outside"):
+        InputRoots((tmp_path / "inside",)).read(tmp_path / "é.txt", 10)

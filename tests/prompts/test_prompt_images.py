@@ -121,3 +121,10 @@ def test_a_picture_that_was_exchanged_since_it_was_checked_is_not_sent(tmp_path:
     path.write_bytes(noise(100))
     with pytest.raises(ImageError, match="changed since the batch was read"):
         build_messages("x", [figure], max_image_bytes=LIMIT)
+
+
+def test_language_model_sees_no_colour_that_viewers_do_not_show() -> None:
+    clear = io.BytesIO()
+    Image.new("RGBA", (80, 80), (0, 255, 0, 0)).save(clear, "PNG")
+    _, _, shown = decoded(image_url(clear.getvalue(), max_bytes=10**6))
+    assert min(shown.convert("RGB").getpixel((5, 5))) > 250  # type: ignore[type-var, arg-type]

@@ -70,6 +70,7 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "preview.shift": (6.5, FROM_PREVIEW),
     "preview.use_ref_for_uncond": ("false", FROM_PREVIEW),
     "preview.ref_image_type": ("square", FROM_MUX),
+    "preview.reference_background": ("[0, 0, 0]", FROM_MUX),  # with a transparent image more counts, see below
     **{f"preview.guidance.{name}": (value, FROM_PREVIEW) for name, value in GUIDANCE.items()},
     "refiner.width": (288, FROM_REFINE),
     "refiner.height": (160, FROM_REFINE),
@@ -189,6 +190,21 @@ def test_a_changed_weight_file_changes_the_keys(tiny_checkpoint: Path, tmp_path:
 def test_inputs_change_exactly_the_stages_that_read_them(change: dict[str, Any], expected: set[StageName]) -> None:
     book = make_book(load_profile("tiny", CONFIGS))
     assert changed(keys_of(book, FROM_IMAGE), keys_of(book, replace(FROM_IMAGE, **change))) == expected
+
+
+def test_only_images_to_which_something_is_done_tell_the_keys_of_it() -> None:
+    """Keys of all others are what they were before there was a background."""
+    white, black = (
+        make_book(load_profile("tiny", CONFIGS, overrides))
+        for overrides in ((), ("preview.reference_background=[0, 0, 0]",))
+    )
+    clear = replace(FROM_IMAGE, figures=(replace(FROM_IMAGE.figures[0], treatment=("flattened",)),))
+    foreign = replace(FROM_IMAGE, figures=(replace(FROM_IMAGE.figures[0], treatment=("converted",)),))
+    assert changed(keys_of(white, FROM_IMAGE), keys_of(black, FROM_IMAGE)) == set()
+    for one, other in ((clear, foreign), (FROM_IMAGE, clear), (FROM_IMAGE, foreign)):
+        assert changed(keys_of(white, one), keys_of(white, other)) == FROM_ENCODE
+    assert changed(keys_of(white, clear), keys_of(black, clear)) == FROM_ENCODE
+    assert changed(keys_of(white, foreign), keys_of(black, foreign)) == set()
 
 
 def test_a_caption_is_known_by_its_text_not_by_how_it_came_about() -> None:
