@@ -30,10 +30,10 @@ from demo_world.measure.wanted import KINDS, PROFILES, Wanted, wanted_clips, wri
 from magi2 import __version__
 from magi2.batches.batch_file import read_batch
 from magi2.checkpoints.layout import CheckpointFolder
+from magi2.checkpoints.whole import required_components
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
-from magi2.stages.prepare import required_components
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROMPTS_AT_ONCE = 4

@@ -14,7 +14,7 @@ from magi2.batches.documents import load_batch
 from magi2.batches.placing import Placing
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
-from magi2.checkpoints.fit import require_fit
+from magi2.batches.static_checks import ClipCheck, Site, check_profiles
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import price_for_budget
 from magi2.config.profile import Profile
@@ -72,10 +72,12 @@ def plan_location(
     default = profile_of(None)  # a wrong default or override is nobody's row
     if where := options.delivery_target or default.delivery.target:
         placing.require(where)
-    batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots, placing=placing)
+    site = Site(settings, weights)
+    check = ClipCheck(site, lambda digest: books[digest].profile)
+    batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots, placing=placing, check=check)
     profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
-    for digest in {clip.profile_digest for clip in batch.clips}:
-        require_fit(books[digest].profile, weights, settings.configs)
+    used = dict.fromkeys(clip.profile_digest for clip in batch.clips)
+    check_profiles([books[digest].profile for digest in used], batch.clips, site)
     return plan_batch(
         batch,
         name=path.stem,
@@ -106,8 +108,7 @@ def plan_rerun(
     placing = batch_placing(earlier.name, settings, options)
     batch, profiles = rerun_batch(store, batch_id, only=only, overrides=overrides, scratch=scratch, placing=placing)
     books = {digest: recipe_book(profile, settings, weights) for digest, profile in profiles.items()}
-    for profile in profiles.values():
-        require_fit(profile, weights, settings.configs)
+    check_profiles(profiles.values(), batch.clips, Site(settings, weights))
     return plan_batch(
         batch,
         name=earlier.name,

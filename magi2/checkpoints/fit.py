@@ -5,13 +5,11 @@ The strict loaders compare every tensor, but only once a stage has begun, which 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from magi2.checkpoints.headers import header_of, json_object
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import load_profile, profile_names
 from magi2.config.profile import Profile
@@ -23,7 +21,6 @@ _TEXT_EMBEDDER = "pre_adapter.text_embedder.weight"
 PREFERRED = {"1080p": "the published ones", "demo": "the demo's", "tiny": "random tiny ones"}
 """Profiles to name first, and whose weights they are made for."""
 _LAYER = re.compile(r"block\.layers\.(\d+)\.")
-_MAX_HEADER_BYTES = 100_000_000
 
 Facts = Mapping[str, object]
 """Component to what tells it from others: layers, then rows and columns of a matrix."""
@@ -81,13 +78,13 @@ def _facts(root: Path) -> Facts:
 
 
 def _transformer(folder: Path) -> object | None:
-    index = _json(folder / _INDEX_NAME)
+    index = json_object(folder / _INDEX_NAME)
     listed = index.get("weight_map") if index else None
     if isinstance(listed, dict) and _TEXT_EMBEDDER in listed:
         names, file = [str(name) for name in listed], folder / str(listed[_TEXT_EMBEDDER])
-        header = _header_of(file)
+        header = header_of(file)
     else:
-        header = _header_of(folder / _SINGLE_NAME)
+        header = header_of(folder / _SINGLE_NAME)
         names = list(header)
     shape = header.get(_TEXT_EMBEDDER, {}).get("shape")
     layers = {int(match[1]) for name in names if (match := _LAYER.match(name))}
@@ -95,34 +92,6 @@ def _transformer(folder: Path) -> object | None:
 
 
 def _text_width(path: Path) -> object | None:
-    config = _json(path) or {}
+    config = json_object(path) or {}
     text = config.get("text_config", config)
     return text.get("hidden_size") if isinstance(text, dict) else None
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _header_of(path: Path) -> dict[str, Any]:
-    try:
-        state = path.stat()
-    except OSError:
-        return {}
-    return _header(path, state.st_mtime_ns, state.st_size)
-
-
-@lru_cache(maxsize=8)
-def _header(path: Path, modified_ns: int, size: int) -> dict[str, Any]:
-    """The header of a safetensors file as it is now; empty when it has none."""
-    try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            content = json.loads(stream.read(length)) if 0 < length < min(size, _MAX_HEADER_BYTES) else None
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -42,12 +42,12 @@ def warn_of_mismatch(deployment: Deployment) -> None:
         errors.print(f"warning: {text}", style="yellow")
 
 
-def check_machine(deployment: Deployment, profiles: Collection[Profile]) -> None:
+def check_machine(deployment: Deployment, profiles: Collection[Profile], clips: Sequence[Clip]) -> None:
     """Refuse what cannot be made or delivered here before anything is, and say which ffmpeg is used in another's place.
 
-    Raises: CheckpointError as `require_fit` does, MissingToolError as `fit_ffmpeg` does, what `check_signing` does.
+    Raises: as `check_profiles` and `check_clips` do, MissingToolError as `fit_ffmpeg` does, what `check_signing` does.
     """
-    from magi2.checkpoints.fit import require_fit
+    from magi2.batches.static_checks import Site, check_clips, check_profiles
     from magi2.delivery.credentials import check_signing
     from magi2.media.fitness import fit_ffmpeg
 
@@ -55,8 +55,9 @@ def check_machine(deployment: Deployment, profiles: Collection[Profile]) -> None
     if program.passed_over:
         errors.print(f"warning: {program.path} is used, since {program.passed_over}", style="yellow")
     check_signing(deployment.settings)
-    for profile in profiles:
-        require_fit(profile, deployment.weights, deployment.settings.configs)
+    site = Site(deployment.settings, deployment.weights)
+    check_profiles(profiles, clips, site)
+    check_clips(clips, {profile.digest(): profile for profile in profiles}, site)
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def _render(
     started = time.monotonic()
     from magi2.jobs.render import ClipRender
 
-    check_machine(deployment, _used(clips, profiles))
+    check_machine(deployment, _used(clips, profiles), clips)
     with resumable(), TerminalProgress() as progress:
         work = ClipRender(clips, profiles, deployment, **named, layout=layout, out=folder, progress=progress)
         rendered = _Rendered(work.batch_id, [])
@@ -193,7 +193,7 @@ def stage_command(
     from magi2.jobs.render import ClipRender
 
     deployment = Deployment.from_environment()
-    check_machine(deployment, _used(clips, profiles))
+    check_machine(deployment, _used(clips, profiles), clips)
     with resumable(), TerminalProgress() as progress:
         work = ClipRender(clips, profiles, deployment, layout=layout, out=asked.folder, progress=progress)
         found = work.run_stage(StageName(name))

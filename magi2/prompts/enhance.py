@@ -77,6 +77,25 @@ def enhance(
     return _asked_or_structured(job, chat, settings) if resolved == "llm-then-offline" else _asked(job, chat, settings)
 
 
+def foreseen(
+    prompt: str,
+    *,
+    images: tuple[Figure, ...] = (),
+    mode: str,
+    aspect_ratio: str,
+    compact_format: CaptionFormat = "markdown",
+) -> Caption | None:
+    """What `enhance` will give under a resolved mode, None where a language model will be asked.
+
+    Raises: as that does for a prompt that no model can make good.
+    """
+    if mode.startswith("llm"):
+        if recognise(prompt, aspect_ratio=aspect_ratio, caption_format=compact_format) is None:
+            return None
+        mode = "offline"  # which passes a caption through as well
+    return enhance(prompt, images=images, mode=mode, aspect_ratio=aspect_ratio, compact_format=compact_format)
+
+
 @dataclass(frozen=True)
 class _Job:
     """One clip's request; `written` is the caption to fill in."""

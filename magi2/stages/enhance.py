@@ -7,28 +7,35 @@ from typing import ClassVar
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.recipe import Recipe
+from magi2.models.text_encoder.tokenizer import PromptTokenizer, load_prompt_tokenizer, require_at_most
 from magi2.prompts.caption import GIVEN, Caption
 from magi2.prompts.enhance import enhance
-from magi2.recipes.book import prompt_figures
+from magi2.recipes.book import encoder_text, prompt_figures
 from magi2.recipes.captions import CAPTION, FALLBACK, caption_flags
 from magi2.stages.base import Product, Stage
 from magi2.types import Clip, StageName
 
 
-class EnhanceStage(Stage[None]):
-    """Writes `caption.json`. Without an endpoint the prompt passes through; a fallback is flagged and stored as one."""
+class EnhanceStage(Stage[PromptTokenizer]):
+    """Writes `caption.json`. Without an endpoint the prompt passes through; a fallback is flagged and stored as one.
+
+    A caption that the encoder would refuse for its length is refused here, before an accelerator is taken for it.
+    """
 
     name: ClassVar[StageName] = StageName.ENHANCE
 
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.book.enhance(clip)
 
-    def load(self) -> None:
-        """Nothing to load: the language model, if any, is behind an endpoint."""
+    def load(self) -> PromptTokenizer:
+        return load_prompt_tokenizer(self.context.weights.folder("text_encoder"))
 
-    def make(self, clip: Clip, models: None, folder: Path) -> Product:
+    def make(self, clip: Clip, models: PromptTokenizer, folder: Path) -> Product:
         book = self.context.book
         caption = self._enhanced(clip) if clip.caption is None else Caption(clip.caption, None, GIVEN, GIVEN)
+        text = book.profile.text
+        if text.on_overflow == "refuse":
+            require_at_most(len(models.tokenize(encoder_text(clip, caption.text))), text.max_tokens)
         path = folder / CAPTION
         path.write_bytes(caption.to_json())
         return Product(

@@ -11,6 +11,7 @@ from magi2 import platform
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.checkpoints.layout import CheckpointFolder
+from magi2.checkpoints.whole import required_components
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
@@ -83,13 +84,3 @@ def open_device(settings: Settings, *, rank: int = 0, ranks: int = 1) -> torch.d
         found = platform.device_count(accelerator=accelerator)
         raise ConfigError(f"the layout needs {ranks} accelerators, there are {found}", hint="choose a smaller layout")
     return platform.activate(accelerator, index=rank)
-
-
-def required_components(profile: Profile, clips: Sequence[Clip]) -> list[str]:
-    """The checkpoint components that `clips` need under `profile`."""
-    components = ["text_encoder", "preview", "audio_vae"]
-    if profile.refiner is not None:
-        components.append("refiner")
-    uses_wan = profile.decode.decoder == "wan" or any(clip.figures for clip in clips)
-    components += ["turbo_vae"] if profile.decode.decoder == "turbo" else []
-    return components + (["video_vae"] if uses_wan else [])

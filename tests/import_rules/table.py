@@ -92,8 +92,8 @@ TABLE = [
     ),
     Row(
         "demo_world",
-        "artifacts batches checkpoints.layout config deployment errors files jobs.render media models prompts "
-        "sampling stages types",
+        "artifacts batches checkpoints.layout checkpoints.whole config deployment errors files jobs.render media "
+        "models prompts sampling stages types",
         "PIL magi2 numpy safetensors tokenizers torch transformers",
         heavy=True,
     ),
@@ -141,8 +141,9 @@ TABLE = [
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",
-        "artifacts checkpoints.fit checkpoints.layout config delivery.credentials delivery.names delivery.targets "
-        "errors files inputs media.colours media.delivery media.image parallel.layout prompts recipes stages.snapshots "
+        "artifacts checkpoints.fit checkpoints.layout checkpoints.whole config delivery.credentials delivery.names "
+        "delivery.targets errors files inputs media.colours media.delivery media.image models.text_encoder.tokenizer "
+        "parallel.layout prompts recipes stages.layouts stages.snapshots "
         "types",
         "pydantic",
     ),
@@ -150,12 +151,14 @@ TABLE = [
     # The stages, and the checkpoints that they load.
     Row(
         "magi2.stages",
-        "artifacts checkpoints.layout config errors files inputs kernels media models parallel platform prompts "
-        "recipes sampling types",
+        "artifacts checkpoints.layout checkpoints.whole config errors files inputs kernels media models parallel "
+        "platform prompts recipes sampling types",
         "torch",
         heavy=True,
     ),
-    Row("magi2.checkpoints.fit", "checkpoints.layout config errors"),
+    Row("magi2.checkpoints.whole", "checkpoints.headers checkpoints.layout config errors types"),
+    Row("magi2.checkpoints.fit", "checkpoints.headers checkpoints.layout config errors"),
+    Row("magi2.checkpoints.headers"),
     Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row("magi2.stages.layouts", "config parallel.layout platform types"),
@@ -217,6 +220,7 @@ TABLE = [
     ),
     Row("magi2.media.delivery", "errors"),
     Row("magi2.sampling.guidance_config", "errors"),
+    Row("magi2.models.text_encoder.tokenizer", "errors", "tokenizers"),
     Row(
         "magi2.models.audio_vae.config magi2.models.preview.config magi2.models.preview.lengths "
         "magi2.models.refiner.config magi2.models.turbo_vae.config magi2.models.video_vae.config "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magi2.config.settings import Settings
-from magi2.errors import EnhancementError, InputError
+from magi2.errors import EnhancementError, InputError, PromptTooLongError
 from magi2.prompts.caption import Caption
 from magi2.stages.context import StageContext
 from magi2.stages.enhance import FALLBACK
@@ -98,3 +98,15 @@ def test_without_an_endpoint_prompts_pass_byte_for_byte(tiny_checkpoint: Path, t
     run_stage(context, StageName.ENHANCE, [clip])
     assert context.book.enhancement_mode == "off"
     assert context.caption(clip).text == clip.prompt
+
+
+def test_a_caption_of_too_many_tokens_fails_before_an_accelerator_is_taken(
+    answers: list[Answer], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    answers.append(lambda prompt, mode: Caption("word " * 8_000, mode_requested=mode, mode_used=mode, model="tester"))
+    context = context_of(tiny_checkpoint, tmp_path, "llm")
+    clip = make_clip(context.book.profile)
+    (result,) = run_stage(context, StageName.ENHANCE, [clip])
+    assert result.state == "failed" and isinstance(result.error, PromptTooLongError)
+    assert "tokens, limit 7,000" in str(result.error)
+    assert context.store.find(StageName.ENHANCE, context.book.enhance(clip).key) is None

@@ -12,9 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from magi2.errors import PromptTooLongError
 from magi2.models.checkpoint import LoadReport, SafetensorsFolder
-from magi2.models.text_encoder.tokenizer import PromptTokenizer, Tokens, load_prompt_tokenizer
+from magi2.models.text_encoder.tokenizer import PromptTokenizer, Tokens, load_prompt_tokenizer, require_at_most
 from magi2.models.text_encoder.tower import load_tower, parse_config, read_config
 
 logger = logging.getLogger(__name__)
@@ -77,8 +76,8 @@ class TextEncoder:
         tokens = self.tokenizer.tokenize(text)
         kept = tokens.first(self.max_tokens)
         dropped = len(tokens) - len(kept)
-        if dropped and on_overflow == "refuse":
-            raise PromptTooLongError(f"prompt: {len(tokens):,} tokens, limit {self.max_tokens:,}")
+        if on_overflow == "refuse":
+            require_at_most(len(tokens), self.max_tokens)
         if dropped:
             logger.warning("prompt cut to the first %d of %d tokens", len(kept), len(tokens))
         return TextEncoding(self._embed(kept), kept.ids, kept.offsets, text, dropped)

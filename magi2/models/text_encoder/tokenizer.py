@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from magi2.errors import CheckpointError, InputError, PromptTooLongError
 
-from magi2.errors import CheckpointError, InputError
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer, pre_tokenizers
 
 # Every character in these ranges becomes a piece of its own before the stock pre-tokenizer sees the text, so no merge
 # crosses it. The first range, ASCII `0` to `U`, is an accident of the published pattern: its last term was meant to
@@ -51,6 +52,8 @@ class PromptTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        from tokenizers import pre_tokenizers  # here, since plans count tokens, and whoever imports them need not
+
         stock = tokenizer.pre_tokenizer
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([isolating_splitter(), *([stock] if stock else [])])
         tokenizer.no_truncation()
@@ -70,8 +73,16 @@ class PromptTokenizer:
         return Tokens(ids=tuple(encoding.ids), offsets=tuple(encoding.offsets))
 
 
+def require_at_most(count: int, limit: int) -> None:
+    """Raises PromptTooLongError when a text has more tokens than the encoder reads."""
+    if count > limit:
+        raise PromptTooLongError(f"prompt: {count:,} tokens, limit {limit:,}")
+
+
 def isolating_splitter() -> pre_tokenizers.Split:
     """A pre-tokenizer that cuts out each character of `ISOLATED_RANGES`; the text around it stays whole."""
+    from tokenizers import Regex, pre_tokenizers
+
     ranges = "".join(f"{chr(first)}-{chr(last)}" for first, last in ISOLATED_RANGES)
     return pre_tokenizers.Split(Regex(f"[{ranges}]"), behavior="isolated")
 
@@ -83,6 +94,8 @@ def load_prompt_tokenizer(folder: Path) -> PromptTokenizer:
     folder and never asks the network. Raises: CheckpointError when a file is missing or unreadable, or when
     `tokenizer_config.json` has a special token that `tokenizer.json` lacks.
     """
+    from tokenizers import Tokenizer
+
     for name in TOKENIZER_FILES:
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder / name}: tokenizer file is missing")

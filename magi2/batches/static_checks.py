@@ -1,0 +1,138 @@
+"""Faults that are certain before anything is rendered: the plan finds them, and no stage starts for them.
+
+A fault of a profile, of its weights or of the deployment is everybody's and ends the plan; one of a clip is its row's.
+Each is a function of a list below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from magi2.checkpoints.fit import require_fit
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.checkpoints.whole import require_whole
+from magi2.config.load import load_negative_prompt
+from magi2.config.profile import Profile
+from magi2.config.settings import Settings
+from magi2.errors import ConfigError, InputError, PromptTooLongError
+from magi2.models.text_encoder.tokenizer import load_prompt_tokenizer, require_at_most
+from magi2.parallel.layout import ParallelLayout
+from magi2.prompts.compact import compact_prompt
+from magi2.prompts.enhance import foreseen, resolve_mode
+from magi2.recipes.book import encoder_text, prompt_figures
+from magi2.recipes.load import endpoint_settings
+from magi2.stages.layouts import check_layout
+from magi2.types import Clip
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a deployment renders with."""
+
+    settings: Settings
+    weights: CheckpointFolder
+
+    def tokens(self) -> Callable[[str], int]:
+        """How many tokens a text has. Raises: CheckpointError when the tokenizer's files are missing or unreadable."""
+        tokenizer = load_prompt_tokenizer(self.weights.folder("text_encoder"))
+        return lambda text: len(tokenizer.tokenize(text))
+
+
+def check_profiles(profiles: Iterable[Profile], clips: Sequence[Clip], site: Site) -> None:
+    """Raises what the first fault of `PROFILE_CHECKS` is. `clips` are those of all the profiles."""
+    for profile in profiles:
+        own = [clip for clip in clips if clip.profile_digest == profile.digest()]
+        for check in PROFILE_CHECKS:
+            check(profile, own, site)
+
+
+def _weights_are_whole(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    require_whole(profile, clips, site.weights)
+
+
+def _weights_are_its_own(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    require_fit(profile, site.weights, site.settings.configs)
+
+
+def _layout_fits(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    if site.settings.layout:  # the one of the host that renders is not known here
+        check_layout(ParallelLayout.parse(site.settings.layout), profile)
+
+
+def _negative_prompt_is_read_whole(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    negative = load_negative_prompt(profile, site.settings.configs)
+    if negative is None or profile.text.on_overflow == "truncate":
+        return
+    try:
+        require_at_most(site.tokens()(compact_prompt(negative)), profile.text.max_tokens)
+    except PromptTooLongError as error:
+        raise ConfigError(f"profile {profile.name}: its negative {error}") from None
+
+
+def _endpoint_is_set(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    resolve_mode(profile.enhancement.mode, endpoint_settings(site.settings))
+
+
+PROFILE_CHECKS: tuple[Callable[[Profile, Sequence[Clip], Site], None], ...] = (
+    _weights_are_its_own,
+    _weights_are_whole,
+    _layout_fits,
+    _endpoint_is_set,
+    _negative_prompt_is_read_whole,
+)
+
+
+class ClipCheck:
+    """Raises what is wrong with a clip, each of `CLIP_CHECKS` in turn. `profile_of` gives a profile by its digest.
+
+    Raises: CheckpointError when made, if files of the text encoder are missing or its tokenizer's are unreadable.
+    """
+
+    def __init__(self, site: Site, profile_of: Callable[[str], Profile]) -> None:
+        self._site = site
+        self._profile_of = lru_cache(profile_of)
+        site.weights.require(["text_encoder"])
+        self._tokens = lru_cache(maxsize=1024)(site.tokens())
+
+    def __call__(self, clip: Clip) -> None:
+        for check in CLIP_CHECKS:
+            check(self, clip, self._profile_of(clip.profile_digest))
+
+    def is_read_whole(self, clip: Clip, profile: Profile) -> None:
+        """Raises PromptTooLongError; InputError for what no caption can be made of.
+
+        What a language model will write is not known: the stage that asks it counts.
+        """
+        caption = clip.caption or self._foreseen(clip, profile)
+        if caption is not None and profile.text.on_overflow == "refuse":
+            require_at_most(self._tokens(encoder_text(clip, caption)), profile.text.max_tokens)
+
+    def _foreseen(self, clip: Clip, profile: Profile) -> str | None:
+        caption = foreseen(
+            clip.prompt,
+            images=prompt_figures(clip),
+            mode=resolve_mode(profile.enhancement.mode, endpoint_settings(self._site.settings)),
+            aspect_ratio=f"{profile.preview.width}:{profile.preview.height}",
+            compact_format=profile.enhancement.compact_format,
+        )
+        return caption and caption.text
+
+
+CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (ClipCheck.is_read_whole,)
+
+
+def check_clips(clips: Sequence[Clip], profiles: Mapping[str, Profile], site: Site) -> None:
+    """Raises InputError that lists each clip with which something is wrong, by the name that its row gave it; what is
+    wrong with a single one is raised as it is."""
+    check, faults = ClipCheck(site, profiles.__getitem__), []
+    for clip in clips:
+        try:
+            check(clip)
+        except InputError as error:
+            if len(clips) == 1:
+                raise
+            faults.append(f"  {clip.names[0] if clip.names else clip.short_id}: {error}")
+    if faults:
+        raise InputError("\n".join([f"{len(faults)} clips cannot be rendered, nothing was started:", *faults]))
