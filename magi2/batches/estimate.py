@@ -9,7 +9,9 @@ from statistics import median
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
+from magi2.config.profile import PreviewSettings
 from magi2.parallel.layout import ONE_RANK, ParallelLayout
+from magi2.sampling.schedule import Schedule
 from magi2.types import ACCELERATOR_STAGES, StageName
 
 SAMPLES = 50
@@ -25,19 +27,36 @@ class Estimate:
 
 
 def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
-    """The plan's missing stages times the median of earlier artifacts of the same stage and profile."""
+    """The plan's missing stages times the median of earlier artifacts of the same stage and profile.
+
+    Previews are compared by what a branch evaluation took, since their schedules may differ.
+    """
     total, unmeasured = 0.0, []
-    profiles = {profile.name for profile in plan.profiles.values()}
+    names = {profile.name for profile in plan.profiles.values()}
     for stage in ACCELERATOR_STAGES:
-        count = plan.missing.get(stage.value, 0)
-        if not count:
+        counts = {digest: missing.get(stage.value, 0) for digest, missing in plan.missing_of.items()}
+        work = sum(count * _work(stage, plan.profiles[digest].preview) for digest, count in counts.items())
+        if not work:
             continue
-        seconds = [_accelerator_seconds(m) for m in _recent(store, stage) if m.report.get("profile") in profiles]
-        if seconds:
-            total += count * median(seconds)
+        samples = [manifest for manifest in _recent(store, stage) if manifest.report.get("profile") in names]
+        if samples:
+            total += work * median(_accelerator_seconds(sample) / _work_of(sample) for sample in samples)
         else:
             unmeasured.append(stage.value)
     return Estimate(total, tuple(unmeasured))
+
+
+def _work(stage: StageName, preview: PreviewSettings) -> int:
+    """What an artifact's time is in proportion to: a preview's branch evaluations, nothing in other stages."""
+    return preview.evaluated.evaluations(preview.steps) if stage is StageName.PREVIEW else 1
+
+
+def _work_of(manifest: Manifest) -> int:
+    """The same for one that was made."""
+    config = manifest.recipe.config
+    if manifest.stage != StageName.PREVIEW:
+        return 1
+    return Schedule.from_json(config.get("schedule")).evaluations(config["steps"])  # type: ignore[arg-type]
 
 
 def _accelerator_seconds(manifest: Manifest) -> float:

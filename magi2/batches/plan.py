@@ -120,6 +120,8 @@ class BatchPlan:
     """Artifacts to make, by stage, one that clips share once; all stages after a caption that is not there count.
     Of deliver it is the clips to bring somewhere."""
     profiles: Mapping[str, Profile]
+    missing_of: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The same by profile digest; one that profiles share counts for the first."""
     origin: Mapping[str, str | None] = field(default_factory=dict)
     """dag_id, run_id, requested_by, parent_batch_id, where there are such."""
     finished: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +167,7 @@ def plan_batch(
     cached: list[Clip] = []
     to_render: list[Clip] = []
     to_deliver: list[Clip] = []
-    missing: dict[StageName, set[str]] = {stage: set() for stage in StageName}
+    missing: dict[StageName, dict[str, str]] = {stage: {} for stage in StageName}
     finished: dict[str, str] = {}
     keys: dict[str, Mapping[StageName, str]] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
@@ -180,9 +182,9 @@ def plan_batch(
             finished[clip.clip_id] = file.key
             text_flags[clip.clip_id] = stored.flags(StageName.ENHANCE, StageName.ENCODE)
         for stage, key in stored.missing.items():
-            missing[stage].add(key)
+            missing[stage].setdefault(key, clip.profile_digest)
         if clip.deliveries:
-            missing[StageName.DELIVER].add(clip.clip_id)
+            missing[StageName.DELIVER].setdefault(clip.clip_id, clip.profile_digest)
     clips = [*to_render, *to_deliver]
     profiles = {digest: book_of(digest).profile for digest in dict.fromkeys(c.profile_digest for c in batch.clips)}
     return BatchPlan(
@@ -194,6 +196,10 @@ def plan_batch(
         cached=tuple(cached),
         refused=batch.bad_rows,
         missing={stage.value: len(keys) for stage, keys in missing.items() if keys},
+        missing_of={
+            digest: {stage.value: list(keys.values()).count(digest) for stage, keys in missing.items()}
+            for digest in profiles
+        },
         profiles=profiles,
         origin=origin,
         finished=finished,

@@ -39,6 +39,7 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
         _apply_override(data, override)
     data.setdefault("name", path.stem)
     data["architectures"] = _read_architectures(data.get("architectures"), configs, path)
+    _read_tiers(data.get("preview"), configs, path)
     return validate(Profile, data, place=str(path.name))
 
 
@@ -190,3 +191,14 @@ def _read_architecture(value: object, configs: Path, profile: Path) -> object:
         raise ConfigError(f"{shown(path)}: not JSON: {error}") from None
     except InputError as error:
         raise ConfigError(str(error)) from None
+
+
+def _read_tiers(preview: object, configs: Path, profile: Path) -> None:
+    """Put what the file of `configs/tiers/` holds in place of its name."""
+    if not isinstance(preview, dict) or not isinstance(name := preview.get("tiers"), str):
+        return
+    path = configs / "tiers" / f"{name}.yaml"
+    if not is_name(name) or not path.is_file():
+        known = [each.stem for each in (configs / "tiers").glob("*.yaml")]
+        raise ConfigError(f"{shown(profile)}: unknown tiers {quoted(name)}", hint=nearest(name, known))
+    preview["tiers"] = _read_mapping(path, InputRoots((configs,)))

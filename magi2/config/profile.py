@@ -21,10 +21,13 @@ from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
 from magi2.sampling.guidance_config import GuidanceConfig
+from magi2.sampling.schedule import EVERY_STEP, GUIDED, Schedule
 from magi2.types import StageName, profile_stages
 
 DURATION_S = 10
 LATENT_STRIDE = 16
+LOSSLESS = "lossless"
+"""The tier that evaluates every step; the others are schedules of the profile."""
 WHITE = (255, 255, 255)
 """As the borders are that references get."""
 
@@ -74,10 +77,22 @@ class EnhancementSettings(Section):
     compact_format: Literal["markdown", "json"] = "markdown"
 
 
+Quality = Literal["lossless", "high", "draft"]
+
+
 class PreviewSettings(Sized):
     steps: int = Field(100, ge=1, le=1000)
     shift: float = Field(7.0, gt=0)
     guidance: GuidanceConfig = GuidanceConfig()
+    quality: Quality = Field(
+        "lossless", description="high and draft are named schedules", exclude_if=lambda value: value == LOSSLESS
+    )
+    schedule: Schedule | None = Field(None, description="in place of quality", exclude_if=lambda value: value is None)
+    tiers: dict[Quality, dict[int, Schedule]] = Field(
+        {},
+        description="schedules by number of steps; in YAML the name of a file in configs/tiers/",
+        exclude_if=lambda value: not value,
+    )
     use_ref_for_uncond: bool = True
     ref_image_type: Literal["original", "square"] = "original"
     reference_background: Literal["refuse"] | tuple[Level, Level, Level] = Field(
@@ -90,6 +105,38 @@ class PreviewSettings(Sized):
     def background(self) -> tuple[int, int, int] | None:
         """What shows where a reference is transparent; None when such references are refused."""
         return None if self.reference_background == "refuse" else self.reference_background
+
+    @model_validator(mode="after")
+    def _schedules_fit(self) -> Self:
+        if LOSSLESS in self.tiers:
+            raise ValueError(f"tiers: {LOSSLESS} is no schedule, it evaluates every step")
+        for tier, by_steps in self.tiers.items():
+            for steps, schedule in by_steps.items():
+                if reason := schedule.objection(steps):
+                    raise ValueError(f"tiers.{tier}.{steps}: {reason}")
+        if self.schedule is not None:
+            if "quality" in self.model_fields_set:
+                raise ValueError(f"quality {self.quality} names a schedule, and schedule is another: give one of them")
+            if reason := self.schedule.objection(self.steps):
+                raise ValueError(f"schedule: {reason}")
+        elif self.quality != LOSSLESS and self.steps not in self.tiers.get(self.quality, {}):
+            known = ", ".join(map(str, self.tiers.get(self.quality, {}))) or "none"
+            raise ValueError(
+                f"quality {self.quality} has no schedule for {self.steps} steps, it is known for {known}; "
+                "magi2 schedule find makes one, or give a schedule"
+            )
+        return self
+
+    @property
+    def evaluated(self) -> Schedule:
+        """Which steps evaluate what: by the schedule or the tier, resolved."""
+        named = EVERY_STEP if self.quality == LOSSLESS else self.tiers[self.quality][self.steps]
+        return (self.schedule or named).resolved(self.steps) or EVERY_STEP
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether any step evaluates the unconditional branch."""
+        return GUIDED in self.evaluated.counts(self.steps)
 
 
 class RefinerSettings(Sized):
@@ -181,8 +228,12 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What of a profile's resolved settings its digest covers: not name and description, where clips are delivered,
     nor marks as they are by default, which profiles of before there were any do not have.
+
+    A tier counts as the schedule that it names, and nothing where that changes nothing.
     """
     content = {name: value for name, value in settings.items() if name not in ("name", "description")}
+    if isinstance(preview := content.get("preview"), Mapping):
+        content["preview"] = evaluated_settings(preview)
     if isinstance(delivery := content.get("delivery"), Mapping):
         usual = {name: getattr(DeliverySpec(), name) for name in BESIDE_ENCODING}
         content["delivery"] = {
@@ -191,3 +242,14 @@ def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
             if name not in PLACEMENT and not (name in usual and value == usual[name])
         }
     return content
+
+
+def evaluated_settings(preview: Mapping[str, Any]) -> dict[str, Any]:
+    """A preview's settings as documents hold them, with the resolved schedule in place of all that names one."""
+    plain = {name: value for name, value in preview.items() if name not in ("quality", "schedule", "tiers")}
+    steps = preview.get("steps")
+    named = preview.get("tiers", {}).get(preview.get("quality"), {}).get(str(steps))
+    if (given := preview.get("schedule") or named) is None:
+        return plain
+    resolved = Schedule.from_json(given).resolved(int(str(steps)))
+    return plain if resolved is None else {**plain, "schedule": resolved.to_json()}

@@ -38,8 +38,14 @@ def nearest(key: str, valid: Collection[str]) -> str:
 
 
 def _refuse_unknown_keys(kind: object, data: object, place: str, prefix: str) -> None:
+    if not isinstance(data, Mapping):
+        return
+    if typing.get_origin(kind) is dict:
+        for key, value in data.items():
+            _refuse_unknown_keys(typing.get_args(kind)[1], value, place, f"{prefix}{key}.")
+        return
     fields = _fields(kind)
-    if fields is None or not isinstance(data, Mapping):
+    if fields is None:
         return
     for key, value in data.items():
         if key not in fields:

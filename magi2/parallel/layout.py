@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magi2.errors import ConfigError
 
@@ -52,6 +52,10 @@ class ParallelLayout:
     def num_ranks(self) -> int:
         """Processes that the layout needs, one for each accelerator."""
         return self.cp * self.cfg
+
+    def for_branches(self, branches: int) -> ParallelLayout:
+        """How the ranks share a forward of so many guidance branches: one is split among all of them."""
+        return replace(self, cp=self.num_ranks, cfg=1) if branches == 1 else self
 
     def __str__(self) -> str:
         return f"sp{self.cp}.cfg{self.cfg}.ep{self.ep}"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from magi2.artifacts.recipe import JSON, Recipe, sha256_text
-from magi2.config.profile import Profile
+from magi2.config.profile import Profile, evaluated_settings
 from magi2.models.preview.lengths import PREVIEW_FPS, video_latent_count
 from magi2.prompts.caption import GIVEN
 from magi2.prompts.compact import compact_prompt
@@ -121,8 +121,12 @@ class RecipeBook:
 
     def _make_chain(self, clip: Clip, caption: str) -> Mapping[StageName, Recipe]:
         encode = self._encode(clip, caption)
-        texts = {"encode": encode.key} | ({NEGATIVE: self.negative.key} if self.negative else {})
-        preview = self._recipe(StageName.PREVIEW, self._preview, checkpoints=("preview",), seed=clip.seed, inputs=texts)
+        text = {"encode": encode.key}
+        texts = text | ({NEGATIVE: self.negative.key} if self.negative else {})
+        conditions = texts if self.profile.preview.is_guided else text
+        preview = self._recipe(
+            StageName.PREVIEW, self._preview, checkpoints=("preview",), seed=clip.seed, inputs=conditions
+        )
         chain = {StageName.ENCODE: encode, StageName.PREVIEW: preview}
         video = preview
         if self.profile.refiner is not None:
@@ -163,7 +167,8 @@ class RecipeBook:
 
     @cached_property
     def _preview(self) -> dict[str, JSON]:
-        return self.profile.preview.model_dump(mode="json", exclude={"ref_image_type", "reference_background"}) | {
+        settings = self.profile.preview.model_dump(mode="json", exclude={"ref_image_type", "reference_background"})
+        return evaluated_settings(settings) | {
             "architecture": asdict(self.profile.architectures.preview),
             "compute_dtype": self.profile.compute_dtype,
             "noise_device": self.profile.noise_device,

@@ -44,6 +44,12 @@ class Guidance:
         """Guided audio velocity [1, A, C] from the model's pair [2, A, C] and the current latents."""
         return _guide(self.config, velocity, latents, self._audio_scale, AUDIO_STD_DIMS)
 
+    def both(
+        self, video_velocity: Tensor, audio_velocity: Tensor, video: Tensor, audio: Tensor, timestep: int
+    ) -> tuple[Tensor, Tensor]:
+        """Guided velocities of video and audio, as `video` and `audio` give them."""
+        return self.video(video_velocity, video, timestep), self.audio(audio_velocity, audio)
+
 
 def _video_scale(config: GuidanceConfig, latent_frames: int, is_late: bool) -> Tensor:
     scale = torch.tensor(config.video_txt_guidance_scale, dtype=torch.float32, device="cpu")

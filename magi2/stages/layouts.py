@@ -30,11 +30,13 @@ def stage_layout(stage: StageName, asked: str | None, settings: Settings) -> Par
 
 def check_layout(layout: ParallelLayout, profile: Profile) -> None:
     """Raises: ConfigError with the numbers and the nearest layouts that work, when the profile's preview cannot run
-    under this one.
+    under this one; steps without guidance are shared by all ranks.
     """
     preview = profile.architectures.preview
     moe = preview.moe_config
-    check_heads(layout, ModelHeads(preview.num_heads, preview.num_query_groups, moe.num_heads, moe.num_experts))
+    heads = ModelHeads(preview.num_heads, preview.num_query_groups, moe.num_heads, moe.num_experts)
+    for branches in profile.preview.evaluated.counts(profile.preview.steps):
+        check_heads(layout.for_branches(branches), heads)
 
 
 def _whole_host(settings: Settings) -> ParallelLayout:

@@ -21,6 +21,7 @@ from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.preview import SamplerState, denoise_preview
+from magi2.sampling.schedule import GUIDED
 from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, text_contract
@@ -86,6 +87,7 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
             branch_tokens,
             card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
             compute_dtype=context.compute_dtype,
+            branches=profile.preview.evaluated.counts(profile.preview.steps),
         )
 
     def read(self, clip: Clip) -> PreviewInputs:
@@ -95,25 +97,33 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
 
     def compute(self, clip: Clip, inputs: PreviewInputs, models: PreviewModel, folder: Path | None) -> PreviewLatents:
         context, settings = self.context, self.context.book.profile.preview
-        layout = models.prepare(
-            latent_size=latent_size(context.book.profile.duration_s, settings.height, settings.width),
-            audio_length=audio_latent_count(context.book.profile.duration_s),
-            conditioning=_on_device(inputs.conditioning, context.device),
-            use_ref_for_uncond=settings.use_ref_for_uncond,
-        )
+        schedule, conditioning = settings.evaluated, _on_device(inputs.conditioning, context.device)
+        layouts = {
+            branches: models.prepare(
+                latent_size=latent_size(context.book.profile.duration_s, settings.height, settings.width),
+                audio_length=audio_latent_count(context.book.profile.duration_s),
+                conditioning=conditioning,
+                use_ref_for_uncond=settings.use_ref_for_uncond,
+                guided=branches == GUIDED,
+            )
+            for branches in schedule.counts(settings.steps)
+        }
         generator, video_noise, audio_noise = self._noise(clip)
         state = None if inputs.state is None else SamplerState.from_tensors(inputs.state)
-        self.begin_steps(clip, state.step if state else 0, settings.steps)
+        self.begin_steps(clip, *schedule.position(state.step if state else 0, settings.steps))
+        tell = self.on_step(clip)
         with self.snapshots(clip, generator.state()) as save:
             video, audio = denoise_preview(
                 models,
-                layout,
+                layouts.get(GUIDED),
                 video_noise.to(context.device),
                 audio_noise.to(context.device),
                 num_steps=settings.steps,
                 shift=settings.shift,
                 guidance=settings.guidance,
-                on_step=self.on_step(clip),
+                schedule=schedule,
+                conditional_layout=layouts.get(1),
+                on_step=lambda done, total: tell(*schedule.position(done, total)),
                 resume=state,
                 snapshot_every=context.snapshot_every,
                 on_snapshot=save,
@@ -123,10 +133,14 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
     def write(self, clip: Clip, outputs: PreviewLatents, folder: Path) -> Product:
         generator = outputs.generator
         tensors = {"video": outputs.video, "audio": outputs.audio, "generator_state": generator.state()}
-        steps = self.context.book.profile.preview.steps
+        settings = self.context.book.profile.preview
         return Product(
             files=self.save(folder, tensors, preview_contract(self.context.book.profile)),
-            report={"steps": steps, "generator_device": generator.device_type},
+            report={
+                "steps": settings.steps,
+                "evaluations": settings.evaluated.evaluations(settings.steps),
+                "generator_device": generator.device_type,
+            },
         )
 
     def _noise(self, clip: Clip) -> tuple[ClipGenerator, Tensor, Tensor]:
@@ -154,14 +168,16 @@ def _image_tokens(context: StageContext, clip: Clip) -> int:
 
 
 def load_conditioning(context: StageContext, clip: Clip) -> Conditioning:
-    """The clip's embeddings and the negative prompt's, on the host."""
+    """The clip's embeddings and, where a step is guided, the negative prompt's, on the host."""
     contract = encode_contract(context.book.profile, len(clip.figures))
     tensors = context.tensors(context.recipe(StageName.ENCODE, clip), contract, clip)
     references = tuple(
         ReferenceImage(tensors[f"reference_latents_{index}"], tensors["figure_embeds"][index])
         for index in range(len(clip.figures))
     )
-    return Conditioning(tensors["text_embeds"], load_negative(context, clip, tensors["text_embeds"]), references)
+    text = tensors["text_embeds"]
+    guided = context.book.profile.preview.is_guided
+    return Conditioning(text, load_negative(context, clip, text) if guided else text[:, :0], references)
 
 
 def load_negative(context: StageContext, clip: Clip, like: Tensor) -> Tensor:

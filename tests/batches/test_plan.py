@@ -22,6 +22,7 @@ from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
 from magi2.batches.documents import load_batch
+from magi2.batches.estimate import estimate_seconds
 from magi2.batches.plan import (
     MAX_SHARDS,
     MIN_CLIPS_PER_SHARD,
@@ -35,12 +36,13 @@ from magi2.batches.plan import (
 from magi2.batches.rerun import batch_clips
 from magi2.batches.schema import OptionsDocument, RefusedRow
 from magi2.checkpoints.layout import COMPONENTS
-from magi2.config.profile import Profile
+from magi2.config.load import load_profile
+from magi2.config.profile import Profile, evaluated_settings
 from magi2.errors import ContractError, ImageError, InputError
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.types import Clip, StageName
-from tests.render_helpers import flip_byte, make_clip, payload_file, small_profile, stored_files, truncate
+from tests.render_helpers import CONFIGS, flip_byte, make_clip, payload_file, small_profile, stored_files, truncate
 
 FINGERPRINTS = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
 PROFILE = small_profile()
@@ -403,3 +405,23 @@ def test_planning_imports_no_heavy_library() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_previews_are_estimated_by_their_evaluations(tmp_path: Path) -> None:
+    """Samples of one schedule tell what previews of another take, of the same profile's name."""
+    store = LocalStore(tmp_path / "store")
+    whole, draft = (load_profile("tiny-preview", CONFIGS, each) for each in ([], ["preview.quality=draft"]))
+    recipe = Recipe("preview", 2, config=evaluated_settings(whole.preview.model_dump(mode="json")))
+    with store.stage_folder(recipe.stage, recipe.key) as folder:
+        (folder / "x").write_bytes(b"x")
+        drafted = ManifestDraft(recipe=recipe, timings={"make_s": 32.0}, report={"profile": "tiny-preview"})
+        store.publish(drafted, {"x": folder / "x"})
+    assert whole.preview.evaluated.evaluations(8) == 16 and draft.preview.evaluated.evaluations(8) == 8
+
+    def seconds(**missing: int) -> float:
+        profiles = {"whole": whole, "draft": draft}
+        counts = {name: {"preview": count} for name, count in missing.items()}
+        plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, profiles, missing_of=counts)
+        return estimate_seconds(plan, store).total_s
+
+    assert (seconds(whole=3), seconds(draft=3), seconds(whole=1, draft=1)) == (96.0, 48.0, 48.0)

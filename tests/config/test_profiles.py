@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
 from magi2.config.load import load_negative_prompt, load_profile, override_profile, profile_names
+from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, Magi2Error
@@ -220,3 +222,46 @@ def test_a_label_may_be_named_or_written_out_also_when_an_earlier_batch_runs_aga
         load_profile("tiny", CONFIGS, ["delivery.label=ch"])
     with pytest.raises(ConfigError, match=r"delivery\.label\.colour"):
         load_profile("tiny", CONFIGS, ["delivery.label={text: AI, colour: red}"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (
+            ["preview.quality=high", "preview.schedule.guide_until_step=3"],
+            "quality high names a schedule",
+        ),
+        (["preview.quality=lossless", "preview.schedule.guide_until_step=3"], "quality lossless names a schedule"),
+        (["preview.quality=high", "preview.steps=9"], "quality high has no schedule for 9 steps, it is known for 8"),
+        (["preview.quality=best"], "lossless"),
+        (["preview.schedule.reuse_steps=[0]"], "reuse_steps has 0: before the first step"),
+        (["preview.schedule.reuse_steps=[1]"], "the first 2 steps are always evaluated"),
+        (["preview.schedule.reuse_steps=[8]"], "of 8 steps those from 2 to 7 may"),
+        (["preview.schedule.reuse_steps=[3, 4, 5]"], "at most 2 steps in a row"),
+        (["preview.schedule.guide_until_step=9"], "must be from 0 .no guidance. to 8"),
+        (["preview.schedule.guide_until=3"], "did you mean 'guide_until_step'"),
+        (["preview.tiers.high.8.reuse_step=[3]"], "unknown key 'preview.tiers.high.8.reuse_step'"),
+        (["preview.tiers.high.8.reuse_steps=[1]"], "tiers.high.8: reuse_steps has 1"),
+        (["preview.tiers=tinny"], "unknown tiers 'tinny'"),
+    ],
+)
+def test_wrong_schedules_and_tiers_are_refused_with_the_reason(overrides: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_profile("tiny", CONFIGS, overrides)
+    assert re.search(reason, f"{refused.value} {refused.value.hint}")
+
+
+def test_a_stored_profile_changes_its_tier_without_the_files_of_tiers() -> None:
+    plain = load_profile("tiny", CONFIGS)
+    high, draft = (override_profile(plain, [f"preview.quality={quality}"]) for quality in ("high", "draft"))
+    assert draft.preview.evaluated.share(8) < high.preview.evaluated.share(8) < 1
+    assert Profile.model_validate(json.loads(draft.model_dump_json())) == draft
+    assert override_profile(draft, ["preview.quality=lossless"]).digest() == plain.digest() != draft.digest()
+
+
+def test_every_published_profile_and_the_demo_have_both_tiers_for_their_steps() -> None:
+    limits = {"high": {20: 0.6, 100: 0.5}, "draft": {20: 0.4, 100: 0.25}}
+    for name in ("demo", "demo-refined"):
+        for quality, shares in limits.items():
+            preview = load_profile(name, CONFIGS, [f"preview.quality={quality}"]).preview
+            assert preview.evaluated.share(preview.steps) <= shares[preview.steps], (name, quality)

@@ -143,8 +143,7 @@ TABLE = [
         "magi2.batches",
         "artifacts checkpoints.fit checkpoints.layout checkpoints.whole config delivery.credentials delivery.names "
         "delivery.targets errors files inputs media.colours media.delivery media.image models.text_encoder.tokenizer "
-        "parallel.layout prompts recipes stages.layouts stages.snapshots "
-        "types",
+        "parallel.layout prompts recipes sampling.schedule stages.layouts stages.snapshots types",
         "pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
@@ -186,7 +185,7 @@ TABLE = [
     Row(
         "magi2.config",
         "delivery.names errors inputs media.delivery models.preview.config models.refiner.config "
-        "models.video_vae.config sampling.guidance_config types",
+        "models.video_vae.config sampling.guidance_config sampling.schedule types",
         "pydantic",
     ),
     Row("magi2.checkpoints.layout", "artifacts errors files"),
@@ -219,7 +218,7 @@ TABLE = [
         "PIL ffmpeg imageio_ffmpeg numpy torch",
     ),
     Row("magi2.media.delivery", "errors"),
-    Row("magi2.sampling.guidance_config", "errors"),
+    Row("magi2.sampling.guidance_config magi2.sampling.schedule", "errors"),
     Row("magi2.models.text_encoder.tokenizer", "errors", "tokenizers"),
     Row(
         "magi2.models.audio_vae.config magi2.models.preview.config magi2.models.preview.lengths "

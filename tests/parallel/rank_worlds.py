@@ -45,6 +45,8 @@ TESTS = Path(__file__).parents[1]
 WORLDS = (2, 4, 8)
 TWICE = ("sp2", "sp4", "sp8.ep8", "sp2.cfg2.ep4")
 """Layouts that run again, under the guard against device reads: a run repeats, and no kind of exchange reads."""
+ONE_BRANCH = ("sp2", "sp1.cfg2", "sp1.cfg2.ep2", "sp4", "sp2.cfg2.ep4", "sp8.ep8", "sp4.cfg2.ep8")
+"""Layouts that run the conditional branch alone as well: all ranks share it, however they part two."""
 GUARDED = 2
 """Ranks that are guarded: the others have the same code, and the guard doubles what a run costs."""
 GOLDEN_LAYOUTS = {2: "sp2", 4: "sp4", 8: "sp4.cfg2"}
@@ -71,9 +73,9 @@ def clip(shape: PreviewConfig) -> tuple[Tensor, Tensor, Conditioning]:
 
 
 @torch.no_grad()
-def velocities(model: PreviewModel, *, guard: Any = None) -> tuple[Tensor, Tensor]:
+def velocities(model: PreviewModel, *, guard: Any = None, guided: bool = True) -> tuple[Tensor, Tensor]:
     video, audio, inputs = clip(model.config)
-    layout = model.prepare(LATENTS, AUDIO, inputs)
+    layout = model.prepare(LATENTS, AUDIO, inputs, guided=guided)
     with guard or nullcontext():
         pair: tuple[Tensor, Tensor] = model(video, audio, torch.tensor(TIMESTEP), layout)
     return pair
@@ -97,7 +99,10 @@ def model_case(folder: Path, name: str, dtype: str, expected: tuple[Tensor, Tens
         model.config, mesh.layout, layout.token_counts, latents, rank=mesh.rank, itemsize=DTYPES[dtype].itemsize
     )
     guard = NoDeviceRead() if mesh.rank < GUARDED else None
+    one = velocities(model, guided=False) if name in ONE_BRANCH else None
     return {
+        "one_branch": digest(one) if one else None,
+        "one_branch_errors": [relative_l2(got, want[:1]) for got, want in zip(one or (), expected, strict=False)],
         "errors": [relative_l2(got, want) for got, want in zip(pair, expected, strict=True)],
         "digests": [digest(pair), *([digest(velocities(model, guard=guard))] if name in TWICE else [])],
         "sent_bytes": sent,

@@ -75,6 +75,18 @@ def test_velocities_equal_those_of_one_rank(found: Found) -> None:
         assert max(errors) <= limit, (case, errors)
 
 
+def test_the_conditional_branch_alone_equals_its_half_of_both_in_layouts_of_one_size(found: Found) -> None:
+    """Bits depend on how many ranks share the sequence, which are all, and not on how they part two branches."""
+    digests: dict[tuple[int, str], set[str]] = {}
+    for case in found.cases:
+        name, dtype = case.split()
+        for rank in found.ranks(case):
+            if rank["one_branch"]:
+                assert max(rank["one_branch_errors"]) <= (SUMMATION_ERROR if dtype == "fp32" else 1e-2), case
+                digests.setdefault((ParallelLayout.parse(name).num_ranks, dtype), set()).add(rank["one_branch"])
+    assert len(digests) > 2 and all(len(same) == 1 for same in digests.values()), digests
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_published_velocities_come_out_on_every_rank(world: int, found: Found) -> None:
     for rank in found.worlds[world]:

@@ -68,6 +68,9 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "preview.height": (96, FROM_PREVIEW),
     "preview.steps": (9, FROM_PREVIEW),
     "preview.shift": (6.5, FROM_PREVIEW),
+    "preview.quality": ("high", FROM_PREVIEW),
+    "preview.schedule": ("{guide_until_step: 5}", FROM_PREVIEW),
+    "preview.tiers": ("{}", set()),
     "preview.use_ref_for_uncond": ("false", FROM_PREVIEW),
     "preview.ref_image_type": ("square", FROM_MUX),
     "preview.reference_background": ("[0, 0, 0]", FROM_MUX),  # with a transparent image more counts, see below
@@ -253,3 +256,30 @@ def test_nothing_positional_enters_a_key(names: list[str], tags: list[str], prio
     book = make_book(load_profile("tiny", CONFIGS))
     keys_of(book, replace(FROM_PROMPT, prompt="somebody was here first"))
     assert keys_of(book, other) == keys_of(make_book(load_profile("tiny", CONFIGS)), FROM_IMAGE)
+
+
+@pytest.mark.parametrize(
+    "overrides", [["preview.schedule.guide_until_step=8"], ["preview.quality=lossless"], ["preview.schedule=null"]]
+)
+def test_a_schedule_that_changes_nothing_is_in_no_recipe(overrides: list[str]) -> None:
+    plain, other = load_profile("tiny", CONFIGS), load_profile("tiny", CONFIGS, overrides)
+    assert other.digest() == plain.digest()
+    assert changed(keys_of(make_book(plain), FROM_PROMPT), keys_of(make_book(other), FROM_PROMPT)) == set()
+    config = make_book(other).chain(FROM_PROMPT, "x")[PREVIEW].config
+    assert not {"schedule", "quality", "tiers"} & set(config)
+
+
+def test_a_tier_is_its_resolved_schedule_to_every_recipe() -> None:
+    given = ["preview.schedule.guide_until_step=6", "preview.schedule.reuse_steps=[5, 3]"]
+    tier, explicit = (load_profile("tiny", CONFIGS, each) for each in (["preview.quality=high"], given))
+    assert tier.digest() == explicit.digest()
+    recipes = [make_book(profile).chain(FROM_PROMPT, "x")[PREVIEW] for profile in (tier, explicit)]
+    assert recipes[0] == recipes[1]
+    assert recipes[0].config["schedule"] == {"guide_until_step": 5, "reuse_steps": [3, 5]}
+    assert "high" not in str(recipes[0].config)
+
+
+def test_a_preview_without_guidance_does_not_depend_on_the_negative_prompt() -> None:
+    unguided = load_profile("tiny", CONFIGS, ["preview.schedule.guide_until_step=0"])
+    keys = [keys_of(make_book(unguided, negative_prompt=text), FROM_PROMPT) for text in ("no fog", "no rain")]
+    assert changed(*keys) == {NEGATIVE, *FROM_REFINE}

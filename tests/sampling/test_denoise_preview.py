@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -7,9 +8,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from magi2.errors import CancelledError, ContractError
+from magi2.errors import CancelledError, ConfigError, ContractError
+from magi2.sampling.guidance import Guidance
 from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.preview import SamplerState, denoise_preview
+from magi2.sampling.schedule import Schedule
 from magi2.sampling.unipc import FlowUniPC
 
 STEPS = 7
@@ -167,3 +170,95 @@ def test_no_step_makes_the_host_wait(noise: tuple[Tensor, Tensor]) -> None:
         denoise(noise, guidance=config, on_step=watch)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+SCHEDULE = Schedule(guide_until_step=4, reuse_steps=(2, 3, 6))
+"""Of seven steps the first two guided, two that reuse a velocity, two without guidance, and one that reuses again."""
+
+
+class OneBranch(ToyModel):
+    """Evaluates as many branches as the layout has values, and remembers how many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches: list[int] = []
+
+    def __call__(
+        self, video: Tensor, audio: Tensor, timestep: Tensor, layout: tuple[float, ...]
+    ) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        self.branches.append(len(layout))
+        return super().__call__(video, audio, timestep, layout)  # type: ignore[arg-type]
+
+
+def scheduled(noise: tuple[Tensor, Tensor], model: ToyModel | None = None, **options: object) -> tuple[Tensor, Tensor]:
+    arguments = {"num_steps": STEPS, "shift": 7.0, "guidance": CONFIG, "schedule": SCHEDULE} | options
+    return denoise_preview(model or OneBranch(), LAYOUT, *noise, conditional_layout=LAYOUT[:1], **arguments)
+
+
+def test_a_schedule_evaluates_what_it_says_and_tells_every_step(noise: tuple[Tensor, Tensor]) -> None:
+    model, seen = OneBranch(), []
+    scheduled(noise, model, on_step=lambda done, total: seen.append((done, total)))
+    assert model.branches == [2, 2, 1, 1]
+    timesteps = FlowUniPC(STEPS, 7.0).timesteps.tolist()
+    assert torch.stack(model.timesteps).tolist() == [timesteps[step] for step in (0, 1, 4, 5)]
+    assert seen == [(done, STEPS) for done in range(1, STEPS + 1)]
+
+
+def test_solvers_are_given_the_guided_velocity_again_and_without_guidance_the_conditional_one(
+    noise: tuple[Tensor, Tensor],
+) -> None:
+    model, guide, latents = ToyModel(), Guidance(CONFIG, latent_frames=3, device=noise[0].device), noise
+    solvers = FlowUniPC(STEPS, 7.0), FlowUniPC(STEPS, 7.0)
+    for step, timestep in enumerate(solvers[0].timesteps):
+        if step not in SCHEDULE.reuse_steps:
+            pairs = model(*latents, timestep.to(noise[0].device), LAYOUT)
+            guided = guide.video(pairs[0], latents[0], int(timestep)), guide.audio(pairs[1], latents[1])
+            velocities = guided if step < 4 else (pairs[0][:1], pairs[1][:1])
+        latents = tuple(solver.step(v, x) for solver, v, x in zip(solvers, velocities, latents, strict=True))  # type: ignore[assignment]
+    found = scheduled(noise)
+    assert torch.equal(found[0], latents[0]) and torch.equal(found[1], latents[1])
+
+
+def test_a_schedule_that_changes_nothing_leaves_every_bit(noise: tuple[Tensor, Tensor]) -> None:
+    for schedule in (Schedule(), Schedule(STEPS)):
+        video, audio = denoise(noise, schedule=schedule)
+        assert torch.equal(video, denoise(noise)[0]) and torch.equal(audio, denoise(noise)[1])
+
+
+def test_a_scheduled_run_resumed_after_any_step_ends_bit_equal(noise: tuple[Tensor, Tensor]) -> None:
+    states: list[SamplerState] = []
+    unbroken = scheduled(noise, snapshot_every=1, on_snapshot=states.append)
+    for state in states:
+        model = OneBranch()
+        video, audio = scheduled(noise, model, resume=SamplerState.from_tensors(load(save(state.tensors()))))
+        assert torch.equal(video, unbroken[0]) and torch.equal(audio, unbroken[1])
+        assert model.branches == [branches for branches in SCHEDULE.branches(STEPS)[state.step :] if branches]
+
+
+def test_a_state_without_the_velocity_that_is_reused_next_is_refused(noise: tuple[Tensor, Tensor]) -> None:
+    states: list[SamplerState] = []
+    scheduled(noise, snapshot_every=2, on_snapshot=states.append)
+    with pytest.raises(ContractError, match="sampler state of step 2 lacks the velocities"):
+        scheduled(noise, resume=replace(states[0], velocities=None))
+
+
+def test_a_run_without_guidance_evaluates_one_branch_a_step(noise: tuple[Tensor, Tensor]) -> None:
+    model = OneBranch()
+    denoise_preview(
+        model,
+        None,
+        *noise,
+        conditional_layout=LAYOUT[:1],
+        num_steps=8,
+        shift=7.0,
+        guidance=CONFIG,
+        schedule=Schedule(0),
+    )
+    assert model.branches == [1] * 8
+
+
+def test_steps_without_guidance_need_their_layout(noise: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(ContractError, match="no layout was prepared"):
+        denoise(noise, schedule=Schedule(3))
+    with pytest.raises(ConfigError, match="must be from 0"):
+        denoise(noise, schedule=Schedule(STEPS + 1))

@@ -51,8 +51,11 @@ def _refusals(model: PreviewModel) -> dict[str, str]:
     config, dtype, device = model.config, model.compute_dtype, model.device
     # Every sparse layer holds the same experts.
     share = next((module.share for module in model.modules() if isinstance(module, MultiHeadMoe)), None)
-    ranks = model.attention_ranks
-    refusals = step_refusals(config, dtype, features(device), attention_ranks=ranks, share=share)
+    refusals = {
+        step: reason
+        for ranks in model.attention_ranks
+        for step, reason in step_refusals(config, dtype, features(device), attention_ranks=ranks, share=share).items()
+    }
     library = attention_refusal(config.head_dim, config.num_heads // config.num_query_groups, dtype, device)
     return {"attend": library, **refusals} if library else refusals
 

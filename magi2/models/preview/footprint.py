@@ -6,7 +6,7 @@ step; measured peaks stay below.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil
 
 import torch
@@ -30,18 +30,27 @@ def check_footprint(
     *,
     card_bytes: int,
     compute_dtype: torch.dtype = torch.bfloat16,
+    branches: Collection[int] = (2,),
 ) -> Footprint:
-    """What one rank needs for clips of at most `branch_tokens`, by their kind, in each of the two guidance branches.
+    """What one rank needs for clips of at most `branch_tokens`, by their kind, in each guidance branch.
 
+    `branches` are the numbers of branches that their steps evaluate; the most that any of them needs counts.
     Raises: ConfigError when heads do not divide or the cards are too small, naming the numbers and the nearest layouts.
     """
-    check_heads(layout, model_heads(config))
+    for count in branches:
+        check_heads(layout.for_branches(count), model_heads(config))
     sizes = _weight_bytes(config, compute_dtype)
 
     def footprint(other: ParallelLayout) -> Footprint | None:
-        if model_heads(config).objection(other) is not None:
+        shared = {count: other.for_branches(count) for count in branches}
+        if any(model_heads(config).objection(each) is not None for each in shared.values()):
             return None
-        return _footprint(config, other, sum(branch_tokens.values()), sizes, compute_dtype.itemsize)
+        tokens = sum(branch_tokens.values())
+        needs = [
+            _footprint(config, each, tokens if each.cfg == 2 else count * tokens, sizes, compute_dtype.itemsize)
+            for count, each in shared.items()
+        ]
+        return max(needs, key=lambda need: need.total)
 
     tokens = " + ".join(f"{count} {kind}" for kind, count in branch_tokens.items()) + " tokens a branch"
     return check_memory(layout, footprint, tokens=tokens, card_bytes=card_bytes)
@@ -60,14 +69,13 @@ def _weight_bytes(config: PreviewConfig, dtype: torch.dtype) -> tuple[int, int, 
 def _footprint(
     config: PreviewConfig,
     layout: ParallelLayout,
-    branch_tokens: int,
+    sequence: int,
     weight_bytes: tuple[int, int, int],
     itemsize: int,
 ) -> Footprint:
     experts, routers, rest = weight_bytes
     moe = config.moe_config
     share = expert_share(moe.num_heads, moe.num_experts, rank=0, size=layout.ep)
-    sequence = branch_tokens if layout.cfg == 2 else 2 * branch_tokens
     own = ceil(sequence / layout.cp)
     places = len(share.heads)
     activations = own * _token_bytes(config, itemsize)

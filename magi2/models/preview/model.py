@@ -69,9 +69,9 @@ class PreviewModel(nn.Module):
         return self.pre_adapter.video_embedder.weight.device
 
     @property
-    def attention_ranks(self) -> int:
-        """Ranks that share the attention heads."""
-        return 1
+    def attention_ranks(self) -> tuple[int, ...]:
+        """The numbers of ranks that may share the attention heads, which depend on a clip's branches."""
+        return (1,)
 
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`."""

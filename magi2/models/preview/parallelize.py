@@ -1,7 +1,8 @@
 """The preview transformer on many ranks: the layout is applied from outside, layer code stays that of one device.
 
 Each rank keeps a contiguous piece of its guidance branch's packed tokens (of both branches, if the layout does not
-part them) and half heads of the routed experts. Three things leave a rank: attention heads, tokens for experts, and
+part them) and half heads of the routed experts. A clip of one branch is shared by all ranks, also where the layout
+parts two. Three things leave a rank: attention heads, tokens for experts, and
 the velocities at the end of a step, which every rank needs in whole. All sizes are worked out once per clip.
 """
 
@@ -37,7 +38,7 @@ from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import ExpertRun, HeldExperts, LocalRun, PreviewOps, Sizes
 from magi2.parallel.buffers import Buffers
-from magi2.parallel.collectives import even_split, starts
+from magi2.parallel.collectives import Group, even_split, starts
 from magi2.parallel.expert_exchange import ExpertExchange, Places
 from magi2.parallel.layout import ModelHeads, check_heads
 from magi2.parallel.mesh import Mesh
@@ -57,10 +58,11 @@ def model_heads(config: PreviewConfig) -> ModelHeads:
 class RankLayout(ClipLayout):
     """One rank's part of a clip: the segments, tables and group sizes of its own tokens.
 
-    `sequences` are those of all ranks that share the sequence, and `num_branches` counts what all ranks compute.
-    For every rank of the mesh: how many tokens it has, and how many of those are tokens of the latents.
+    `sequences` are those of the ranks of `group`, which share the sequence, and `num_branches` counts what all ranks
+    compute. For every rank of the mesh: how many tokens it has, and how many of those are tokens of the latents.
     """
 
+    group: Group
     token_counts: tuple[int, ...]
     video_counts: tuple[int, ...]
     audio_counts: tuple[int, ...]
@@ -89,8 +91,9 @@ class ParallelPreview(PreviewModel):
         self.use_ops(PreviewOps())
 
     @property
-    def attention_ranks(self) -> int:
-        return self.mesh.cp.size
+    def attention_ranks(self) -> tuple[int, ...]:
+        layouts = (self.mesh.layout.for_branches(branches) for branches in (2, 1))
+        return tuple(dict.fromkeys(each.cp for each in layouts if model_heads(self.config).objection(each) is None))
 
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`, between the exchanges with other ranks."""
@@ -108,14 +111,13 @@ class ParallelPreview(PreviewModel):
     ) -> RankLayout:
         """This rank's part of the clip. Every rank calls it with the same clip; nothing is exchanged.
 
-        Raises: ContractError as the single model, when the clip has fewer tokens than ranks, and when there is one
-        branch for ranks of two.
+        Raises: ContractError as the single model, and when the clip has fewer tokens than ranks; ConfigError when the
+        heads do not divide by all ranks, which share one branch.
         """
         conditioning.check(self.config)
-        layout = self.mesh.layout
-        if layout.cfg == 2 and not guided:
-            raise ContractError(f"layout {layout} parts two guidance branches, the clip has one")
-        both = (0, 1) if guided else (0,)
+        layout = self.mesh.layout.for_branches(1 + guided)
+        check_heads(layout, model_heads(self.config))
+        branches = (0, 1) if guided else (0,)
         pack_branches = partial(
             pack,
             latent_size,
@@ -125,15 +127,17 @@ class ParallelPreview(PreviewModel):
             interpolation=self.config.data_proxy.spatial_rope_interpolation,
             pad_to_multiple=pad_to_multiple,
         )
-        packings = [pack_branches(branches=part) for part in ([(0,), (1,)] if layout.cfg == 2 else [both])]
+        parts = [(branch,) for branch in branches] if layout.cfg == 2 else [branches]
+        packings = [pack_branches(branches=part) for part in parts]
         pieces = [piece for packing in packings for piece in _pieces(packing, layout.cp)]
         features = static_features(conditioning, use_ref_for_uncond=use_ref_for_uncond)
-        clip = ClipSize(latent_size, audio_length, len(both))
+        clip = ClipSize(latent_size, audio_length, len(branches))
         local = self.lay_out(pieces[self.mesh.rank], features, clip)
-        own = packings[self.mesh.branch or 0]
+        own = packings[self.mesh.rank // layout.cp]
         return RankLayout(
             **{entry.name: getattr(local, entry.name) for entry in fields(ClipLayout) if entry.name != "sequences"},
             sequences=sequences(own.bounds, self.device),
+            group=self.mesh.cp if layout.cp == self.mesh.cp.size else self.mesh.world,
             token_counts=tuple(piece.num_tokens for piece in pieces),
             video_counts=tuple(piece.count(Source.VIDEO) for piece in pieces),
             audio_counts=tuple(piece.count(Source.AUDIO) for piece in pieces),
@@ -177,17 +181,22 @@ class _RankOps:
 
     def __init__(self, mesh: Mesh, num_moe_heads: int) -> None:
         self._mesh = mesh
-        buffers = Buffers()
-        self._heads = HeadExchange(mesh.cp, buffers)
-        self._experts = ExpertExchange(mesh.ep, Places(num_moe_heads, mesh.ep.size), buffers)
+        self._buffers = Buffers()
+        self._experts = ExpertExchange(mesh.ep, Places(num_moe_heads, mesh.ep.size), self._buffers)
         self._inner = PreviewOps()
+
+    @property
+    def _heads(self) -> HeadExchange:
+        """Between the ranks that share the sequence of the clip under way."""
+        return HeadExchange(self.clip.group, self._buffers)
 
     def table(self, inner: PreviewOps) -> PreviewOps:
         """`inner` with the exchanges around it."""
         self._inner = inner
         table = replace(inner, start_experts=self.start_experts, tokens_travel=True)
-        if self._mesh.cp.size > 1:
+        if self._mesh.world.size > 1:
             table = replace(table, packed_heads=self.packed_heads, attend=self.attend)
+            table = replace(table, gated_attention=self.gated_attention)
         return table
 
     def packed_heads(
@@ -200,8 +209,14 @@ class _RankOps:
         group_sizes: Sizes,
         num_heads: tuple[int, int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Heads of the own tokens as parts of what `attend` will send: [P, S, H/P, d] and twice [P, S, G/P, d]."""
-        kinds = [count // self._mesh.cp.size for count in (num_heads[0], num_heads[1], num_heads[1])]
+        """Heads of the own tokens as parts of what `attend` will send: [P, S, H/P, d] and twice [P, S, G/P, d].
+
+        A rank that holds a whole sequence has them as one device does.
+        """
+        ranks = self.clip.group.size
+        if ranks == 1:
+            return self._inner.packed_heads(qkv, q_weight, k_weight, rope, to_packed, group_sizes, num_heads)
+        kinds = [count // ranks for count in (num_heads[0], num_heads[1], num_heads[1])]
         dim = qkv.shape[1] // (num_heads[0] + 2 * num_heads[1])
         self._outbox = self._heads.outbox(qkv.shape[0], sum(kinds), dim, qkv)
         self._inner.head_blocks(qkv, q_weight, k_weight, rope, to_packed, group_sizes, num_heads, self._outbox)
@@ -210,12 +225,27 @@ class _RankOps:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, spans: Sequences, softcap: float) -> Tensor:
         """Attention of the own tokens over all tokens of the sequence, by blocks of heads: [P, S, H/P, d]."""
-        lengths = self.clip.counts_of(self._mesh.cp.ranks)
+        group = self.clip.group
+        lengths = self.clip.counts_of(group.ranks)
         kinds = [tensor.shape[2] for tensor in (q, k, v)]
         q, k, v = torch.split(self._heads.to_heads(self._outbox, lengths), kinds, dim=1)
-        own_sinks = sinks.chunk(self._mesh.cp.size, dim=1)[self._mesh.cp.rank]
+        own_sinks = sinks.chunk(group.size, dim=1)[group.rank]
         out = self._inner.attend(q, k, v, own_sinks, spans, softcap)
         return self._heads.to_tokens(out.contiguous(), lengths)
+
+    def gated_attention(
+        self,
+        ops: PreviewOps,
+        heads: tuple[Tensor, Tensor, Tensor],
+        sinks: Tensor,
+        spans: Sequences,
+        softcap: float,
+        gate_logits: Tensor,
+        to_grouped: Tensor,
+    ) -> Tensor:
+        """The gated heads of the own tokens; as one device has them where the rank holds a whole sequence."""
+        chosen = self._inner if self.clip.group.size == 1 else ops
+        return self._inner.gated_attention(chosen, heads, sinks, spans, softcap, gate_logits, to_grouped)
 
     def start_experts(self, experts: HeldExperts, x: Tensor) -> ExpertRun:
         """Send tokens [S, M, D] to the ranks that hold their experts."""

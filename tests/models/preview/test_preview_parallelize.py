@@ -63,9 +63,23 @@ def test_attention_spans_the_branch_that_the_rank_works_on() -> None:
     assert (both, conditional, unconditional) == ((0, 99, 202), (0, 99), (0, 103))
 
 
-def test_one_branch_is_refused_by_ranks_for_two() -> None:
-    with pytest.raises(ContractError, match=r"sp2\.cfg2\.ep2 parts two guidance branches"):
-        rank_model("sp2.cfg2").prepare(LATENT_SIZE, AUDIO_LENGTH, conditioning("t2v"), guided=False)
+def test_one_branch_is_split_among_the_ranks_of_two_as_among_those_of_one() -> None:
+    inputs = conditioning("i2v")
+    for rank in range(4):
+        parted, shared = (
+            rank_model(text, rank).prepare(LATENT_SIZE, AUDIO_LENGTH, inputs, guided=False)
+            for text in ("sp2.cfg2.ep4", "sp4.ep4")
+        )
+        assert parted.group.ranks == shared.group.ranks == (0, 1, 2, 3)
+        assert parted.segments == shared.segments and parted.token_counts == shared.token_counts
+        assert parted.num_branches == 1 and parted.sequences.bounds == shared.sequences.bounds
+
+
+def test_one_branch_is_refused_where_its_heads_do_not_divide_by_all_ranks() -> None:
+    heads = tiny_config().num_heads
+    model = rank_model(f"sp{heads}.cfg2.ep1")
+    with pytest.raises(ConfigError, match=f"do not divide by cp {2 * heads}"):
+        model.prepare(LATENT_SIZE, AUDIO_LENGTH, conditioning("t2v"), guided=False)
 
 
 def test_fewer_tokens_than_ranks_are_refused() -> None:
