@@ -117,7 +117,7 @@ class ClipCheck:
             aspect_ratio=f"{profile.preview.width}:{profile.preview.height}",
             compact_format=profile.enhancement.compact_format,
         )
-        return caption and caption.text
+        return None if caption is None else caption.text
 
 
 CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (ClipCheck.is_read_whole,)

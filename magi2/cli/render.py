@@ -94,8 +94,15 @@ def _render_again(asked: _Asked, images: Path | None, layout: str | None, *, as_
     file, deployment = asked.prompts, Deployment.from_environment()
     sidecar, placing = read_sidecar(file), asked.placing(deployment.settings)
     with TemporaryDirectory(prefix="magi2-again-") as scratch:
-        given = {"overrides": asked.overrides, "images": images, "scratch": Path(scratch)}
-        found = again(sidecar, deployment, name=file.stem, placing=placing, **given)
+        found = again(
+            sidecar,
+            deployment,
+            name=file.stem,
+            overrides=asked.overrides,
+            images=images,
+            placing=placing,
+            scratch=Path(scratch),
+        )
         if not found.is_own_negative and stage_layout(StageName.PREVIEW, layout, deployment.settings).num_ranks > 1:
             raise InputError(
                 "the sidecar's negative prompt is not this deployment's, whose ranks would read their own",

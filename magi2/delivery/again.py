@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from magi2.artifacts.recipe import Recipe
-from magi2.batches.batch_file import Batch, Row, make_batch
+from magi2.batches.batch_file import Batch, make_batch
 from magi2.batches.images import read_image
 from magi2.batches.placing import Placing
+from magi2.batches.rows import Row
 from magi2.config.load import override_profile, require_named_files
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
