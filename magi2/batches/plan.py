@@ -49,7 +49,7 @@ from magi2.inputs.files import read_unchanged
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.marking import marking_config
-from magi2.types import ARTIFACT_STAGES, Clip, StageName
+from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,15 @@ class BatchOptions:
         check_budget(self.budget)
         if self.delivery_name is not None:
             check_template(self.delivery_name)
-        known = [stage.value for stage in ARTIFACT_STAGES]
+        known = [stage.value for stage in StageName]
         for stage in self.force:
             if stage not in known:
                 raise InputError(f"force names {stage!r}, known stages are {', '.join(known)}")
+
+    @property
+    def remakes(self) -> bool:
+        """Whether anything that is stored is to be made again; deliver makes nothing."""
+        return any(stage != StageName.DELIVER for stage in self.force)
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def plan_batch(
     for clip in batch.clips:
         stored = StoredClip(store, book_of(clip.profile_digest), clip)
         file = stored.manifest(StageName.MUX)
-        if options.force or file is None:
+        if options.remakes or file is None:
             to_render.append(clip)
             keys[clip.clip_id] = stored.keys
         else:

@@ -82,17 +82,17 @@ def rerun_conf(
     """What a run of `DAG_ID` is given to run a batch again.
 
     Without overrides the stages from `from_stage` on are made again and compared with what is stored; None makes what
-    is missing, deliver only brings clips where they are not. With overrides the stages that they change are made.
+    is missing, and so does deliver, which only brings clips where they are not. With overrides the stages that they
+    change are made.
     """
     onward = () if overrides or from_stage is None else from_stage.onward
-    forced = [stage.value for stage in onward if stage in ARTIFACT_STAGES]
     return {
         "rerun_of": batch_id,
         "only": list(only),
         "overrides": list(overrides),
         "failure_limit": failure_limit,
         "budget": budget,
-        "force": forced,
+        "force": [stage.value for stage in onward if stage in ARTIFACT_STAGES],
     }
 
 

@@ -11,7 +11,7 @@ from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
 from magi2.inputs.text import NAME_PATTERN
-from magi2.types import ARTIFACT_STAGES
+from magi2.types import StageName
 
 PROFILES = profile_names(Settings.from_environment().configs)
 
@@ -62,7 +62,7 @@ RENDER_PARAMS = {
     "force": Param(
         [],
         type=["array", "null"],
-        examples=[stage.value for stage in ARTIFACT_STAGES],
+        examples=[stage.value for stage in StageName],
         title="Force",
         description="Stages to compute again and compare with what is stored",
         section="More",

@@ -6,6 +6,7 @@ heartbeat waiting for half of that.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def site(
         "MAGI2_CONFIGS": str(small_configs),
         "MAGI2_STORE": str(folder / "store"),
         "MAGI2_INBOX": str(folder / "inbox"),
+        "MAGI2_DELIVERY_TARGETS": json.dumps({"studio": str(folder / "studio")}),
         "MAGI2_INPUT_ROOTS": os.pathsep.join((input_roots, str(folder / "batches"))),
     }
     with LocalAirflow(folder / "airflow", environment=environment, template=airflow_template) as airflow:

@@ -26,7 +26,7 @@ from magi2.deployment import Deployment
 from magi2.jobs.render import ClipRender
 from magi2.report import ReportDocument, build_report
 from magi2.stages.progress import Silent
-from magi2.types import ARTIFACT_FOLDERS, NEGATIVE, StageName
+from magi2.types import ARTIFACT_FOLDERS, ARTIFACT_STAGES, NEGATIVE, StageName
 from tests.airflow.airflow_site import is_alive, parent, wait_until
 from tests.real_servers import PostgresServer, S3Server
 from tests.render_helpers import SMALL, SMALL_REFINED
@@ -43,7 +43,7 @@ IMPATIENT = {
 SEED = int(os.environ.get("MAGI2_TEST_SEED", "20"))
 START_TIMEOUT_S, RUN_TIMEOUT_S = 400.0, 400.0
 VICTIMS = ("worker", "task", "supervisor", "scheduler")
-STAGES: list[StageName] = list(StageName)
+STAGES: list[StageName] = list(ARTIFACT_STAGES)
 LATE = (StageName.PREVIEW, StageName.DECODE, StageName.MUX)
 """Those of a profile without refiner that come after encode."""
 LONG_STAGES = (*LATE, StageName.REFINE)

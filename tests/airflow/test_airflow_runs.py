@@ -23,13 +23,22 @@ BOAT = {"name": "boat", "prompt": "A boat on a lake.", "seed": 3, "profile": "ti
 EMPTY = {"prompt": ""}
 SETTLE_S = 10
 """For so long a file in the inbox may still be growing."""
-STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux"]
+STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux", "deliver"]
 
 
 @pytest.fixture(scope="module")
 def finished(site: Site) -> Run:
-    """Two shards, in one of which a clip fails in encode; one row is refused."""
-    return site.run(site.batch("night", KITE, LONG, BOAT, EMPTY), failure_limit=2)
+    """Two shards, in one of which a clip fails in encode; one row is refused. The clips are brought to a folder."""
+    (site.folder / "studio").mkdir()
+    batch = site.batch("night", KITE, LONG, BOAT, EMPTY)
+    return site.run(batch, failure_limit=2, delivery_target="studio")
+
+
+def test_finished_clips_are_at_the_target_under_their_names(finished: Run) -> None:
+    studio = finished.site.folder / "studio"
+    found = {str(path.relative_to(studio)) for path in studio.rglob("*.mp4")}
+    assert found == {"night/kite_1_tiny-preview.mp4", "night/boat_3_tiny.mp4"}
+    assert [finished.xcom("shard.deliver", shard)["made"] for shard in (0, 1)] == [1, 1]
 
 
 def test_failing_clip_sinks_neither_its_shard_nor_its_neighbours(finished: Run) -> None:

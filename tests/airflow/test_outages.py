@@ -22,7 +22,7 @@ import yaml
 from magi2.catalog.migrate import migrate
 from magi2.catalog.rebuild import rebuild
 from magi2.runtime.run_folder import run_folder
-from magi2.types import StageName
+from magi2.types import ARTIFACT_STAGES, StageName
 from tests.airflow.airflow_site import wait_until
 from tests.airflow.fault_site import (
     DAG_ID,
@@ -128,7 +128,7 @@ def test_batch_survives_an_outage_in_each_stage(outages: Outages, name: str) -> 
     wait_until(lambda: find_batch(store, run_id), START_TIMEOUT_S)
     batch = find_batch(store, run_id)
     assert batch is not None
-    for stage in StageName:
+    for stage in ARTIFACT_STAGES:
         outages.strike(name, batch.batch_id, stage)
     assert site.wait(run_id) == "success"
     report = site.report(run_id)
@@ -153,6 +153,6 @@ def made_again(batch_id: str) -> Counter[str]:
     for log in (run_folder() / "logs").glob(f"{batch_id}.*"):
         begun = Counter(BEING_MADE.findall(log.read_text(errors="replace")))
         found[log.name] = sum(count - 1 for count in begun.values())
-    with_groups = len(StageName) - 1  # a shard that comes late finds the captions of another
+    with_groups = len(ARTIFACT_STAGES) - 1  # a shard that comes late finds the captions of another
     assert len(found) >= len(PROFILES) * with_groups, os.fspath(run_folder())
     return found

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 FOLDER = Path(__file__).parents[2] / "dags"
 FILES = sorted(FOLDER.glob("*.py"))
-STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux"]
+STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux", "deliver"]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from magi2_airflow.plan import PlanOperator
 from magi2_airflow.report import ReportOperator
 from magi2_airflow.stages import (
     DecodeOperator,
+    DeliverOperator,
     EncodeOperator,
     EnhanceOperator,
     MuxOperator,
@@ -34,6 +35,7 @@ PLACES = {
     RefineOperator: "magi2_gpu8",
     DecodeOperator: "magi2_gpu1",
     MuxOperator: "magi2_cpu",
+    DeliverOperator: "magi2_cpu",
 }
 
 
