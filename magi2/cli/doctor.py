@@ -16,6 +16,7 @@ from magi2.cli.airflow_api import AirflowApi
 from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_negative_prompt, load_profile, profile_names
 from magi2.config.settings import Settings
+from magi2.delivery.targets import Targets
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error, in_one_line
 from magi2.media.delivery import DeliverySpec
 
@@ -82,6 +83,7 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
         ("store", _store),
         ("weights", _weights),
         ("endpoint", _endpoint),
+        *([("targets", _targets)] if settings.delivery_targets else []),
     ]
     for what, check in checks:
         try:
@@ -152,6 +154,16 @@ def _accelerator(settings: Settings, profile: str) -> Finding:
         return Finding("accelerator", None, "none: only tiny checkpoints are practical on a CPU")
     total = platform.memory_stats(accelerator=accelerator).total
     return Finding("accelerator", True, f"{accelerator.name}, {total / 2**30:.0f} GiB")
+
+
+def _targets(settings: Settings, profile: str) -> Finding:
+    targets = Targets.of(settings)
+    told = (
+        "is for Airflow to open" if targets.is_airflows(name) else targets.open(name).check() for name in targets.names
+    )
+    return Finding(
+        "targets", True, "; ".join(f"{name}: {says}" for name, says in zip(targets.names, told, strict=True))
+    )
 
 
 def _torchada(settings: Settings, profile: str) -> Finding:

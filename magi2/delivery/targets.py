@@ -100,6 +100,10 @@ class Targets:
         """All of them, in order."""
         return tuple(self._targets)
 
+    def is_airflows(self, name: str) -> bool:
+        """Whether the credentials of a target are a connection of Airflow. Raises InputError for an unknown one."""
+        return self._targets[self.require(name)].connection is not None
+
     def require(self, name: str) -> str:
         """The name itself. Raises InputError for a target that is not configured."""
         if name not in self._targets:

@@ -64,6 +64,19 @@ def test_a_healthy_machine_has_nothing_bad(magi2: Magi2, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+def test_targets_are_looked_at_where_there_are_any(
+    magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studio").mkdir()
+    targets = {"studio": str(tmp_path / "studio"), "cdn": {"url": "s3://cdn/", "connection": "aws"}}
+    monkeypatch.setenv("MAGI2_DELIVERY_TARGETS", json.dumps(targets))
+    works, says = findings_of(magi2("doctor", "--profile", "tiny", "--json"))["targets"]
+    assert works and "can be written to" in says and "cdn: is for Airflow to open" in says
+    (tmp_path / "studio").rmdir()
+    assert findings_of(magi2("doctor", "--profile", "tiny", "--json"))["targets"][0] is False
+
+
+@pytest.mark.slow
 def test_profile_that_nobody_names_is_one_that_the_weights_fit(magi2: Magi2) -> None:
     findings = findings_of(magi2("doctor", "--json"))
     assert findings["profile"][1].startswith("tiny") and findings["weights"][1].endswith("for tiny, tiny-preview")
