@@ -25,6 +25,8 @@ from magi2.types import Clip, StageName
 CONFIGS = Settings().configs
 WEIGHTS = dict.fromkeys(("text_encoder", "preview", "refiner", "video_vae", "turbo_vae", "audio_vae"), "0" * 64)
 TINY, NO_REFINER = load_profile("tiny", CONFIGS), load_profile("tiny-preview", CONFIGS)
+TOLD = load_profile("tiny", CONFIGS, ["delivery.provenance=full"])
+"""Its files hold prompt and caption."""
 
 
 def book(profile: Profile) -> RecipeBook:
@@ -33,7 +35,7 @@ def book(profile: Profile) -> RecipeBook:
     )
 
 
-BOOKS = {profile.digest(): book(profile) for profile in (TINY, NO_REFINER)}
+BOOKS = {profile.digest(): book(profile) for profile in (TINY, NO_REFINER, TOLD)}
 
 
 def clip(number: int, profile: Profile = TINY, prompt: str = "a kite over dunes") -> Clip:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from magi2.errors import ConfigError
+from magi2.files import disk_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +75,8 @@ def _code_digest(name: str, package: str) -> str:
     if not files:
         raise ConfigError(f"delivery.watermark: {name!r} has no code: there is no module {package}")
     for place, path in files:
-        digest.update(f"{place}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        with disk_errors(path, ConfigError):
+            digest.update(f"{place}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

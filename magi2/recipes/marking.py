@@ -99,12 +99,16 @@ def _watermark_config(name: str | None, installed: InstalledWatermark | None) ->
 
 
 def marked_texts(profile: Profile, prompt: str, caption: str) -> dict[str, str]:
-    """The digests of the texts that are written into a clip's file, for its recipe.
-
-    Raises: InputError when they are longer than an entry can be, so that no clip fails for it when all else is made.
-    """
+    """The digests of the texts that are written into a clip's file, for its recipe."""
     if profile.delivery.provenance != "full":
         return {}
+    return {"prompt": sha256_text(prompt), "caption": sha256_text(caption)}
+
+
+def check_texts(profile: Profile, prompt: str, caption: str) -> None:
+    """Raises InputError when the texts that are to be written into a clip's file are longer than an entry can be."""
+    if profile.delivery.provenance != "full":
+        return
     size = len(f"{RECORD_KEY}={_record(profile, prompt, caption)}".encode())
     if size > METADATA_LIMIT_BYTES:
         raise InputError(
@@ -112,7 +116,6 @@ def marked_texts(profile: Profile, prompt: str, caption: str) -> dict[str, str]:
             f"{METADATA_LIMIT_BYTES}",
             hint="use delivery.provenance=ids",
         )
-    return {"prompt": sha256_text(prompt), "caption": sha256_text(caption)}
 
 
 def clip_tags(profile: Profile, marking: Marking, recipe: Recipe, prompt: str, caption: str) -> Mapping[str, str]:

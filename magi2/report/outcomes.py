@@ -194,7 +194,7 @@ class ShardOutcomes:
 
     def _written_texts(self, profile: Profile, clip: ClipDocument) -> list[dict[str, str]]:
         """What recipes of the clip's file may say of its texts: one for each caption that any shard told of."""
-        if not marked_texts(profile, clip.prompt, ""):
+        if profile.delivery.provenance != "full":
             return [{}]
         captions = (stored_caption(self._store, key) for key in self._results.keys(StageName.ENHANCE, clip.clip_id))
         return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]

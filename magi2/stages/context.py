@@ -21,6 +21,7 @@ from magi2.prompts.caption import Caption
 from magi2.prompts.client import EndpointSettings
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_key, fetch_or_condemn
+from magi2.recipes.marking import check_texts
 from magi2.stages.contracts import TENSORS, Contract, check_promise
 from magi2.stages.progress import Progress, Silent
 from magi2.stages.team import Team
@@ -67,8 +68,14 @@ class StageContext:
         return self._captions[clip.clip_id]
 
     def recipe(self, stage: StageName, clip: Clip) -> Recipe:
-        """The recipe of a stage after enhance. Raises ContractError when the profile has no such stage."""
-        chain = self.book.chain(clip, self.caption(clip).text)
+        """The recipe of a stage after enhance.
+
+        Raises: ContractError when the profile has no such stage, InputError when the clip's file cannot hold its texts:
+        before anything is made for it.
+        """
+        caption = self.caption(clip).text
+        check_texts(self.book.profile, clip.prompt, caption)
+        chain = self.book.chain(clip, caption)
         if stage not in chain:
             raise ContractError(f"profile {self.book.profile.name} has no stage {stage.value}")
         return chain[stage]

@@ -209,7 +209,7 @@ TABLE = [
         "av ffmpeg torch",
     ),
     Row("magi2.media.marks", "errors inputs"),
-    Row("magi2.media.watermarks", "errors", "numpy"),
+    Row("magi2.media.watermarks", "errors files", "numpy"),
     Row("magi2.media.label", "errors media.delivery", "PIL"),
     Row(
         "magi2.media.ffmpeg magi2.media.image magi2.media.colours magi2.media.integrity magi2.media.jpeg "

@@ -16,7 +16,7 @@ from magi2.errors import ConfigError, InputError
 from magi2.media.delivery import BESIDE_ENCODING, METADATA_LIMIT_BYTES
 from magi2.media.marks.aigc import parse_aigc
 from magi2.media.watermarks import InstalledWatermark
-from magi2.recipes.marking import Marking, clip_tags, marked_texts, marking_of
+from magi2.recipes.marking import Marking, check_texts, clip_tags, marking_of
 from magi2.types import StageName
 from tests.recipes.recipe_books import FROM_PROMPT, changed, keys_of, make_book
 from tests.render_helpers import CONFIGS
@@ -75,11 +75,12 @@ def test_a_file_tells_of_its_making_what_the_profile_allows(provenance: str, nam
         assert "name" not in record["settings"], "two profiles of one digest make the same file"
 
 
-def test_a_record_that_no_entry_holds_is_refused_before_anything_is_made_for_it() -> None:
+def test_texts_that_no_entry_holds_are_refused_where_they_are_written() -> None:
     long = "é" * (METADATA_LIMIT_BYTES // 4)
-    assert marked_texts(profile_with("ids"), long, long) == {}
+    check_texts(profile_with("ids"), long, long)
+    check_texts(profile_with("full"), long, "a caption")
     with pytest.raises(InputError, match=r"provenance full.*at most 100000.*ids"):
-        make_book(profile_with("full")).chain(FROM_PROMPT, long * 2)
+        check_texts(profile_with("full"), long, long)
 
 
 def test_a_label_that_cannot_be_set_stops_the_plan_and_its_font_counts(tmp_path: Path) -> None:

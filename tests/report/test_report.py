@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from magi2.artifacts.local import LocalStore
+from magi2.artifacts.manifest import ManifestDraft
 from magi2.batches.batch_file import BadRow
 from magi2.batches.documents import failure_name, results_name, write_document
 from magi2.batches.failures import save_failure
 from magi2.batches.plan import BatchPlan
 from magi2.batches.results import read_results
 from magi2.batches.schema import ClipResult, ResultsDocument
+from magi2.config.profile import Profile
 from magi2.errors import (
     BatchCancelledError,
     BudgetSpentError,
@@ -22,10 +24,11 @@ from magi2.errors import (
     InputError,
     Magi2Error,
 )
-from magi2.recipes.captions import FALLBACK
+from magi2.prompts.caption import Caption
+from magi2.recipes.captions import CAPTION, FALLBACK
 from magi2.report import build_report, save_report, to_markdown
 from magi2.types import Clip, StageName
-from tests.report_samples import BOOKS, NO_REFINER, TINY, clip, deliver, planned, publish_files, run_stages
+from tests.report_samples import BOOKS, NO_REFINER, TINY, TOLD, clip, deliver, planned, publish_files, run_stages
 
 
 def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
@@ -112,11 +115,24 @@ def test_results_of_a_later_attempt_count_more_than_an_earlier_failure(store: Lo
 MADE = {"enhance": "made", "encode": "made", "preview": "made", "refine": "made", "decode": "made", "mux": "made"}
 
 
+def publish_caption(store: LocalStore, of: Clip, folder: Path) -> str:
+    """The caption of a clip, which is its prompt; the key."""
+    path = folder / CAPTION
+    path.write_bytes(Caption(of.prompt).to_json())
+    return store.publish(ManifestDraft(BOOKS[of.profile_digest].enhance(of)), {CAPTION: path}).key
+
+
 def tell(
-    store: LocalStore, plan: BatchPlan, stage: StageName, state: str, key: str | None = None, **place: int
+    store: LocalStore,
+    plan: BatchPlan,
+    stage: StageName,
+    state: str,
+    key: str | None = None,
+    told: Clip | None = None,
+    **place: int,
 ) -> None:
-    """A document in which one stage tells of the first clip of the first shard."""
-    row = ClipResult(clip_id=plan.shards[0].clips[0].clip_id, state=state, key=key, seconds=1.0)  # type: ignore[arg-type]
+    """A document in which one stage tells of a clip, by default the first of the first shard."""
+    row = ClipResult(clip_id=(told or plan.shards[0].clips[0]).clip_id, state=state, key=key, seconds=1.0)  # type: ignore[arg-type]
     values = {"batch_id": plan.batch_id, "shard": 0, "attempt": 1, **place}
     document = ResultsDocument(**values, stage=stage, results=(row,))  # type: ignore[arg-type]
     write_document(store, results_name(plan.batch_id, document.shard, stage), document)
@@ -137,11 +153,17 @@ def test_a_delivered_clip_is_done_whatever_an_earlier_attempt_told(
 
 
 @pytest.mark.parametrize("error", [CancelledError("ended"), BatchCancelledError("by ann"), BudgetSpentError("spent")])
-def test_a_clip_whose_file_a_killed_worker_left_is_done(store: LocalStore, error: Magi2Error) -> None:
-    """The last stage tells nothing before all clips of its shard are through; what it decoded says which file it is."""
-    delivered, lost = clip(1), clip(2)
+@pytest.mark.parametrize("profile", [TINY, TOLD], ids=["ids", "full"])
+def test_a_clip_whose_file_a_killed_worker_left_is_done(
+    store: LocalStore, error: Magi2Error, profile: Profile, tmp_path: Path
+) -> None:
+    """The last stage tells nothing before all clips of its shard are through; what it decoded says which file it is,
+    and where the file holds it, its caption.
+    """
+    delivered, lost = clip(1, profile), clip(2, profile)
     plan = planned(store, [delivered, lost])
-    for each in (delivered, lost):
+    for shard, each in enumerate((delivered, lost), start=7):  # those of an earlier plan
+        tell(store, plan, StageName.ENHANCE, "made", publish_caption(store, each, tmp_path), each, shard=shard)
         chain = BOOKS[each.profile_digest].chain(each, each.prompt)
         tell_all(store, plan, StageName.DECODE, chain[StageName.DECODE].key, each)
     key = publish_files(store, delivered, {})
