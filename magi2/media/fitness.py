@@ -21,6 +21,8 @@ from magi2.media.deliver import deliver
 from magi2.media.delivery import ENCODERS, SAMPLE_RATE_HZ, DeliverySpec, Overlay, delivered_frame_count
 from magi2.media.ffmpeg import Ffmpeg, FfmpegProcess, StuckError, find_bundled, find_ffmpeg
 from magi2.media.lossless import lossless_stream
+from magi2.media.marks.aigc import AIGC_KEY, aigc_entry
+from magi2.media.marks.read import require_marks
 from magi2.media.probe import ExpectedClip, check_clip, probe
 
 logger = logging.getLogger(__name__)
@@ -126,10 +128,11 @@ def _label(spec: DeliverySpec, path: Path) -> Overlay | None:
 
 def _deliver(program: Ffmpeg, spec: DeliverySpec, folder: Path) -> None:
     video, audio, target = folder / "picture.mkv", folder / "sound.wav", folder / "clip.mp4"
-    metadata = {"comment": "a trial"}
+    metadata = {AIGC_KEY: aigc_entry("a trial", "0")}
     label = _label(spec, folder / "label.rgba")
     deliver(video, audio, target, spec, fps=_FPS, frame_count=_FRAMES, metadata=metadata, ffmpeg=program, label=label)
     width, height = spec.size or _NATIVE
     samples = audio_sample_count(audio)
     count = delivered_frame_count(spec, frame_count=_FRAMES, fps=_FPS, sample_count=samples)
     check_clip(probe(target), ExpectedClip(spec.codec, width, height, count, _FPS))
+    require_marks(target, metadata[AIGC_KEY])

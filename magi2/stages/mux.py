@@ -12,6 +12,8 @@ from magi2.media.audio import audio_sample_count
 from magi2.media.deliver import deliver
 from magi2.media.delivery import Overlay, delivered_frame_count
 from magi2.media.label import write_label
+from magi2.media.marks.aigc import AIGC_KEY
+from magi2.media.marks.read import require_marks
 from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnail
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.media.watermarked import write_watermarked
@@ -25,7 +27,7 @@ from magi2.types import CLIP, CONTACT_SHEET, POSTER, THUMBNAIL, Clip, StageName
 
 
 class MuxStage(Stage["Watermark | None"]):
-    """Fails unless frame count, size, durations and streams of the delivered file are as planned."""
+    """Fails unless frame count, size, durations, streams and marks of the delivered file are as planned."""
 
     name: ClassVar[StageName] = StageName.MUX
 
@@ -57,6 +59,7 @@ class MuxStage(Stage["Watermark | None"]):
             ffmpeg=self.context.ffmpeg,
             label=self._label(folder),
         )
+        require_marks(target, metadata[AIGC_KEY])
         found = probe(target)
         width, height = profile.delivered_size
         count = delivered_frame_count(spec, frame_count=frames, fps=fps, sample_count=audio_sample_count(sound))

@@ -201,10 +201,13 @@ TABLE = [
     Row("magi2.parallel", "errors", "torch", heavy=True),
     Row("magi2.platform", "errors", "torch", heavy=True),
     # What of that is read where nothing is computed: settings of models, layouts of ranks, files.
+    Row(
+        "magi2.media.fitness",
+        "errors files media.audio media.deliver media.delivery media.ffmpeg media.lossless media.marks media.probe",
+    ),
     Row("magi2.media.marks.read", "errors files media.marks media.reading"),
     Row(
-        "magi2.media.fitness magi2.media.lossless magi2.media.deliver magi2.media.audio magi2.media.probe "
-        "magi2.media.reading",
+        "magi2.media.lossless magi2.media.deliver magi2.media.audio magi2.media.probe magi2.media.reading",
         "errors files media.delivery media.ffmpeg media.marks",
         "av ffmpeg torch",
     ),

@@ -19,7 +19,7 @@ import pytest
 from magi2.errors import MissingToolError
 from magi2.media import ffmpeg as ffmpeg_module
 from magi2.media import fitness
-from magi2.media.delivery import DeliverySpec
+from magi2.media.delivery import DeliverySpec, LabelSpec
 from magi2.media.ffmpeg import find_ffmpeg
 from magi2.media.fitness import fit_ffmpeg
 
@@ -33,6 +33,8 @@ LAME = {
     "a filter of the picture": REFUSING.format(word="*setparams*", says="No such filter: 'setparams'", real=REAL),
     "FFV1 as it is written": REFUSING.format(word="-slicecrc", says="Unrecognized option 'slicecrc'", real=REAL),
     "an encoder": f'"{REAL}" "$@" | grep -v libx264',
+    "tags of our own": 'for word; do shift; [ "$word" = +faststart+use_metadata_tags ] && word=+faststart; '
+    f'set -- "$@" "$word"; done; exec "{REAL}" "$@"',
     "silence alone": f'wav=; for word; do case "$word" in file:*.wav) wav="${{word#file:}}";; esac; done; '
     f'[ -n "$wav" ] && [ "$(wc -c < "$wav")" -lt 100 ] && {{ echo more samples than frame size >&2; exit 1; }}; '
     f'exec "{REAL}" "$@"',
@@ -43,6 +45,7 @@ SAYS = {
     "a filter of the picture": "No such filter: 'setparams'",
     "FFV1 as it is written": "Unrecognized option 'slicecrc'",
     "an encoder": "has no encoder libx264, available: libx265, libsvtav1",
+    "tags of our own": "the clip is not marked: no AIGC entries",
     "silence alone": "more samples than frame size",
 }
 
@@ -102,8 +105,9 @@ def test_a_fit_system_program_is_used(on_the_path: Callable[[str], Path], verdic
         dataclasses.replace(FAST, size=(1920, 1080), pad_last_frame=True),
         dataclasses.replace(FAST, size=(32, 32), fit="nearest"),
         dataclasses.replace(FAST, size=(32, 32), fit="scale"),
+        dataclasses.replace(FAST, label=LabelSpec("AI", seconds=0.5)),
     ],
-    ids=["hevc", "av1", "crop and pad", "nearest", "scale"],
+    ids=["hevc", "av1", "crop and pad", "nearest", "scale", "label"],
 )
 def test_the_bundled_program_makes_every_kind_of_delivery(spec: DeliverySpec, verdicts: Path) -> None:
     assert fit_ffmpeg(REAL, spec, verdicts=verdicts).path == REAL

@@ -77,6 +77,13 @@ def read_marks(path: Path) -> Marks:
             raise MediaError(f"{path}: {error}") from None
 
 
+def require_marks(path: Path, aigc: str) -> None:
+    """Raises MediaError when a file that was just made lacks a mark, or says another `aigc` than it was given."""
+    marks = read_marks(path)
+    if marks.problems or marks.aigc != (aigc,):
+        raise MediaError(f"the clip is not marked: {'; '.join(marks.problems) or 'another AIGC entry was written'}")
+
+
 def _of_mp4(file: BinaryIO) -> Marks:
     aigc: list[str] = []
     packets: list[XmpMarks | None] = []
