@@ -102,6 +102,11 @@ def delivery_name(batch_id: str, clip_id: str) -> str:
     return f"{batch_folder(batch_id)}/deliveries/{clip_id}.json"
 
 
+def is_delivery_name(name: str) -> bool:
+    """Whether a document of this name tells where a clip was brought."""
+    return _DELIVERY_NAME.fullmatch(name) is not None
+
+
 def newest_attempts(store: ArtifactStore, names: Iterable[str]) -> list[str]:
     """Of the works that results or failures of one batch are named for, those that the store has: of each the name of
     its highest attempt.
@@ -318,7 +323,7 @@ def _kind_of(name: str, batch_id: str) -> type[Document] | None:
     }
     if found := _ATTEMPT_NAME.fullmatch(name):
         return ResultsDocument if found["folder"] == "results" else FailureDocument
-    if _DELIVERY_NAME.fullmatch(name):
+    if is_delivery_name(name):
         return DeliveryDocument
     return ShardDocument if _SHARD_NAME.fullmatch(name) else kinds.get(name)
 
@@ -327,7 +332,7 @@ def _who_writes(name: str) -> str:
     """What to do for the document to be written again."""
     if _ATTEMPT_NAME.fullmatch(name):
         return _STAGE_AGAIN
-    if _DELIVERY_NAME.fullmatch(name):
+    if is_delivery_name(name):
         return _DELIVERY_AGAIN
     if not name.startswith(f"{FOLDER}/"):
         return _LEASE_AGAIN

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import delivery_name, find_document, write_document
+from magi2.batches.documents import FOLDER, delivery_name, find_document, is_delivery_name, write_document
 from magi2.batches.schema import DeliveryDocument, Receipt
 from magi2.types import Clip, Delivery
 
@@ -14,6 +15,16 @@ def load_receipts(store: ArtifactStore, batch_id: str, clip_id: str) -> tuple[Re
     """What is known of a clip's deliveries; nothing of one that was never begun. Raises as `find_document` does."""
     document = find_document(store, delivery_name(batch_id, clip_id), DeliveryDocument)
     return document.receipts if document else ()
+
+
+def batches_that_delivered(store: ArtifactStore) -> dict[str, list[str]]:
+    """The batches that brought a clip anywhere or began to, by clip id: all of the store's, in one listing."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in store.list_documents(FOLDER):
+        if is_delivery_name(name):
+            _, batch_id, _, file = name.split("/")
+            found[file.removesuffix(".json")].append(batch_id)
+    return found
 
 
 def save_receipt(store: ArtifactStore, batch_id: str, clip_id: str, receipt: Receipt) -> None:

@@ -232,7 +232,8 @@ class Receipt(Content):
     """A clip at a target: the names and digests of the files there, and of the stored file that they were made from.
 
     `name` is that of the clip's own file, which has `sha256`; the stored one has `stored_sha256` and lies under `key`.
-    `wanted` is the name that was planned. Before `delivered_at` is set the files are on their way.
+    `wanted` is the name that was planned. Before `delivered_at` is set the files are on their way. A file that is
+    `signed` is another than the stored one; what is `marked` says once that it is made by AI.
     """
 
     target: str
@@ -242,6 +243,7 @@ class Receipt(Content):
     files: dict[str, str]
     stored_sha256: str
     sha256: str
+    size_bytes: int | None = None
     signed: bool = False
     marked: bool = False
     delivered_at: Moment | None = None
@@ -371,13 +373,20 @@ class ReportDocument(ReportedClips):
 
     @property
     def counts(self) -> dict[str, int | float]:
-        """The numbers that people and scripts ask for first."""
+        """The numbers that people and scripts ask for first.
+
+        A clip that was brought to several places is marked, or signed, when all of those files are.
+        """
+        delivered = [clip.deliveries for clip in (*self.done, *self.flagged)]
         return {
             "clips_done": len(self.done),
             "clips_flagged": len(self.flagged),
             "clips_failed": len(self.failed),
             "clips_over_budget": len(self.over_budget),
             "clips_cancelled": len(self.cancelled),
+            "clips_delivered": sum(map(bool, delivered)),
+            "clips_marked": sum(bool(receipts) and all(each.marked for each in receipts) for receipts in delivered),
+            "clips_signed": sum(bool(receipts) and all(each.signed for each in receipts) for receipts in delivered),
             "clips_reused": sum(clip.reused for clip in (*self.done, *self.flagged)),
             "stages_computed": sum(each.computed for stage, each in self.stages.items() if stage != StageName.DELIVER),
             "stages_reused": self.stages_reused,

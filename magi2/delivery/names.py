@@ -23,10 +23,16 @@ OUT = "--out"
 OUT_TEMPLATE = "{name}_{seed}_{profile}.mp4"
 """In that folder, which is for the clips of the command alone."""
 FIELDS = ("batch", "name", "seed", "profile", "clip")
-DELIVERED = {ENDING: CLIP, ".jpg": POSTER, ".contact_sheet.jpg": CONTACT_SHEET, ".vtt": "subtitles.vtt"}
+DELIVERED = {
+    ENDING: CLIP,
+    ".jpg": POSTER,
+    ".contact_sheet.jpg": CONTACT_SHEET,
+    ".vtt": "subtitles.vtt",
+    ".json": "sidecar.json",
+}
 """What is delivered, by what follows a clip's stem."""
-COMPANIONS = (".jpg", ".contact_sheet.jpg", ".vtt", ".json")
-"""What may lie beside a clip; the last is for a record of how it was made."""
+COMPANIONS = tuple(ending for ending in DELIVERED if ending != ENDING)
+"""What lies beside a clip, or may."""
 
 MAX_VALUE_BYTES = 80
 """Of what fills a field, so that one long name does not make a row unusable."""

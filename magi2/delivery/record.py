@@ -30,22 +30,18 @@ NOT_FROM_FILES = ("watermark",)
 
 
 def make_sidecar(
-    clip: Clip,
-    book: RecipeBook,
-    found: StoredClip,
-    *,
-    delivered: FileRecord,
-    signed: bool,
-    full: bool = False,
-    price: Price | None = None,
+    clip: Clip, book: RecipeBook, found: StoredClip, *, delivered: FileRecord, signed: bool, price: Price | None = None
 ) -> Sidecar:
-    """The record of a finished clip. `delivered` are the bytes beside it; `full` adds device, layout, host and cost.
+    """The record of a finished clip. `delivered` are the bytes beside it.
 
+    With the profile's `delivery.sidecar: full` it says device, layout, host and cost, too.
     Raises: ContractError for a clip whose file or caption is not in the store.
     """
     caption, manifests = found.caption, found.manifests()
+    full = book.profile.delivery.sidecar == "full"
     if caption is None or StageName.MUX not in manifests:
-        raise ContractError(f"clip {clip.short_id}: is not finished, there is nothing to tell of")
+        lost = "caption" if caption is None else "file"
+        raise ContractError(f"clip {clip.short_id}: its {lost} is not in the store, so nothing can be told of it")
     mux, profile = manifests[StageName.MUX], book.profile
     return Sidecar(
         version=SIDECAR_VERSION,

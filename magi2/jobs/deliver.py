@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from magi2.artifacts.store import Patience, at_once
 from magi2.batches.leases import LeaseKeeper
 from magi2.batches.results import write_results
+from magi2.delivery.credentials import Signer
 from magi2.delivery.deliver import ClipDelivery
 from magi2.delivery.targets import Targets
 from magi2.deployment import Deployment
@@ -54,7 +55,9 @@ def deliver_clips(
         check()
 
     with TemporaryDirectory() as scratch, work_lock(*place, timeout_s=math.inf, on_wait=tell):
-        delivery = ClipDelivery(store, job.batch_id, targets, Path(scratch))
+        signer = Signer.of(deployment.settings)
+        added = {"book": book, "signer": signer, "price": deployment.price}
+        delivery = ClipDelivery(store, job.batch_id, targets, Path(scratch), **added)
         teller.stage_started(job.stage, len(work.clips))
         for clip in work.clips:
             before_clip()
@@ -80,7 +83,7 @@ def _result(
         key = work.shard.finished.get(clip.clip_id) or stored.keys.get(StageName.MUX)
         if key is None or deployment.store.find(StageName.MUX, key) is None:
             raise InputError(f"clip {clip.short_id}: no mux artifact in the store", hint="run the mux stage first")
-        return key, delivery.deliver(clip, key, stored.caption)
+        return key, delivery.deliver(clip, key, stored)
 
     try:
         key, is_new = patience(bring)

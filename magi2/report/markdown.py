@@ -29,11 +29,16 @@ def _markdown(report: ReportDocument) -> Iterator[str]:
     yield f"- {counts['clips_flagged']} clips flagged: finished, but not to be called good"
     yield f"- {counts['clips_reused']} of the finished clips were reused: this batch made none of their stages"
     yield f"- {counts['stages_computed']} stages computed, {counts['stages_reused']} reused"
+    if counts["clips_delivered"]:
+        made = f"{counts['clips_marked']} marked as made by AI, {counts['clips_signed']} signed"
+        yield f"- {counts['clips_delivered']} clips delivered, {made}"
     yield _cost_line(report)
     yield from _table("Failed", ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, report.failed))
     yield from _table("Flagged", ("clip", "name", "flags", "prompt"), map(_flagged_cells, report.flagged))
     places = ((clip, receipt) for clip in (*report.done, *report.flagged) for receipt in clip.deliveries)
-    yield from _table("Delivered", ("clip", "target", "name"), (_delivered_cells(*place) for place in places))
+    yield from _table(
+        "Delivered", ("clip", "target", "name", "marked", "signed"), (_delivered_cells(*place) for place in places)
+    )
     for title, unrendered in (("Skipped (budget)", report.over_budget), ("Cancelled", report.cancelled)):
         yield from _table(title, ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, unrendered))
     header = ("stage", "computed", "reused", "failed", "seconds", "accelerator seconds", "cost")
@@ -74,7 +79,8 @@ def _flagged_cells(clip: ReportedClip) -> list[object]:
 
 
 def _delivered_cells(clip: ReportedClip, receipt: Receipt) -> list[object]:
-    return [(clip.clip_id or "")[:12], receipt.target, receipt.name]
+    marked, signed = ("yes" if value else "no" for value in (receipt.marked, receipt.signed))
+    return [(clip.clip_id or "")[:12], receipt.target, receipt.name, marked, signed]
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:

@@ -89,6 +89,9 @@ def _figures(report: ReportDocument) -> Element:
         (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
         ("from start to end", duration(report.seconds)),
     ]
+    if report.counts["clips_delivered"]:
+        names = {"clips_delivered": "delivered", "clips_marked": "marked as made by AI", "clips_signed": "signed"}
+        figures += [(label, str(report.counts[name])) for name, label in names.items()]
     figures += [("over budget", str(len(report.over_budget)))] if report.over_budget else []
     figures += [("cancelled", str(len(report.cancelled)))] if report.cancelled else []
     if report.accelerator_seconds is not None:

@@ -48,7 +48,7 @@ def test_one_prompt_becomes_a_playable_file_and_is_reused(magi2: Magi2, tmp_path
     assert set(clip["stages"].values()) == {"made"} and first["stages_computed"] == 5
     files = {name: tmp_path / path for name, path in clip["files"].items()}
     assert files["clip.mp4"] == tmp_path / "out" / "prompt_7_tiny-preview.mp4"
-    assert all(path.is_file() for path in files.values()) and len(files) == 3
+    assert all(path.is_file() for path in files.values()) and len(files) == 4
     found = probe(files["clip.mp4"])
     assert found.video is not None and found.video.frame_count == 125
     assert found.metadata["magi2_seed"] == "7"
@@ -108,7 +108,7 @@ def test_clip_that_does_not_fit_into_the_folder_fails_alone_and_all_are_told(
     copy, copied = shutil.copyfileobj, []
 
     def fill(source: BinaryIO, target: BinaryIO, size: int) -> None:
-        if len(copied) == 3:  # the first clip's files
+        if len(copied) == 4:  # the first clip's files
             target.write(b"begun")
             raise OSError(number, os.strerror(number))
         copied.append(source)
@@ -128,7 +128,7 @@ def test_clip_that_does_not_fit_into_the_folder_fails_alone_and_all_are_told(
     assert {state for stage, state in failed["stages"].items() if stage != "deliver"} == {
         "reused"
     }  # it is in the store
-    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert len(list((tmp_path / "out").iterdir())) == 4
     assert rendered(magi2, "--prompts", "two.json")["clips_done"] == 2
 
 

@@ -137,7 +137,7 @@ TABLE = [
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors files runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Delivery: one clip brought to its targets.
-    Row("magi2.delivery", "artifacts batches errors files prompts recipes types"),
+    Row("magi2.delivery", "artifacts batches config errors files media.marks prompts recipes types"),
     # Batches: from a file to a plan, the documents in the store, and again.
     Row(
         "magi2.batches",

@@ -112,7 +112,7 @@ def test_a_clip_comes_with_its_pictures_subtitles_and_a_receipt(studio: Studio) 
     key = publish(studio.store, A_CLIP, data=SPOKEN)
     plan = studio.planned([A_CLIP])
     assert states(studio.deliver(plan)) == ["made"]
-    names = {"night/0.mp4", "night/0.jpg", "night/0.contact_sheet.jpg", "night/0.vtt"}
+    names = {f"night/0{ending}" for ending in (".mp4", ".jpg", ".contact_sheet.jpg", ".vtt", ".json")}
     assert studio.files().keys() == names and studio.files()["night/0.mp4"] == b"clip.mp4 of 0"
     (receipt,) = load_receipts(studio.store, plan.batch_id, A_CLIP.clip_id)
     assert (receipt.target, receipt.name, receipt.key) == ("studio", "night/0.mp4", key)
@@ -215,7 +215,7 @@ def test_a_delivery_that_was_killed_before_its_receipt_is_found_again(studio: St
     save_receipt(studio.store, plan.batch_id, A_CLIP.clip_id, begun)
     assert states(studio.deliver(plan, attempt=2)) == ["reused"]
     (found,) = load_receipts(studio.store, plan.batch_id, A_CLIP.clip_id)
-    assert found.delivered_at is not None and len(studio.files()) == 3
+    assert found.delivered_at is not None and len(studio.files()) == 4
 
 
 def test_a_clip_of_many_places_is_brought_to_each(studio: Studio) -> None:

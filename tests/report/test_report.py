@@ -54,6 +54,9 @@ def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
         "clips_failed": 2,
         "clips_over_budget": 0,
         "clips_cancelled": 0,
+        "clips_delivered": 0,
+        "clips_marked": 0,
+        "clips_signed": 0,
         "clips_reused": 0,
         # six stages, five without refiner; one is reused and the failed clip came to its third
         "stages_computed": 5 + 5 + 4 + 1,
