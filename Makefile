@@ -14,6 +14,7 @@
 # make test-gpu                               what needs an accelerator
 # make test-triton         45 CPU-s   1 min   every kernel compiles under other Tritons: make test-triton TRITONS='3.6.0 3.9.0'
 # make mutate              30 CPU-s   1 min   10,000 kinds of damage to stored files, none of which may pass unseen
+# make fuzz               700 CPU-s  10 min   10,000 made-up inputs of each kind, and files as large as may be: no traceback, no hang, at most 1 GiB
 SHELL := /bin/bash
 PYTHON ?= python3
 # Another environment for another Python: make test-fast VENV=build/py313 PYTHON=python3.13
@@ -29,7 +30,7 @@ GPU_TESTS := tests/gpu tests/kernels tests/models/refiner tests/sampling
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 SHARED = --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu test-triton mutate
+.PHONY: setup demo ui test test-fast test-servers test-faults test-demo-world test-gpu test-triton mutate fuzz
 .PHONY: lint lint-python lint-types lint-web hooks bench
 .PHONY: clean
 
@@ -78,6 +79,9 @@ test-triton: setup
 
 mutate: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutations --out benchmarks/results/faults.json
+
+fuzz: setup
+	$(PYTEST) $(SHARED) --hypothesis-profile=fuzz tests/fuzz
 
 lint: lint-python lint-types lint-web
 

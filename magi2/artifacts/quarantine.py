@@ -114,7 +114,7 @@ class Quarantine(Blobs):
             return Condemned(
                 folder, at=datetime.fromisoformat(note["at"]), size_bytes=int(note["size_bytes"]), **values
             )
-        except (ValueError, KeyError, TypeError, CorruptedArtifactError):
+        except (ValueError, KeyError, TypeError, RecursionError, CorruptedArtifactError):
             what = min(names).removeprefix(f"{folder}/")
             return Condemned(folder, what, _moment_of(folder), "its note cannot be read", "unknown", 0)
 

@@ -44,6 +44,7 @@ def read_removals(store: ArtifactStore, stage: str) -> dict[str, datetime]:
             removed |= {key: max(at, removed.get(key, at)) for key in note["keys"]}
         except (
             ValueError,
+            RecursionError,
             LookupError,
             TypeError,
             AttributeError,

@@ -130,7 +130,7 @@ def open_sealed(data: bytes, place: str) -> tuple[dict[str, Tensor], dict[str, s
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         metadata = json.loads(header["__metadata__"][_METADATA_ENTRY])
         seal = metadata.pop(_SEAL)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptedArtifactError(f"{place}: no sealed tensors: {error}") from error
     if seal != _seal(tensors, metadata):
         raise CorruptedArtifactError(f"{place}: its SHA-256 is not {seal}")

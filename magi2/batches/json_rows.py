@@ -20,6 +20,8 @@ _SIGN = re.compile(r"[ \t\n]*(?:,|(?=\])|\Z)")
 _NEXT_OBJECT = re.compile(r"\n(?=[ \t]*\{)")
 _WINDOWS = (2**12, 2**16, MAX_ROW_CHARS)
 """How much of the text is looked at for the end of a value, until it is found: a copy of the rest would cost more."""
+_LONGEST_WORD = 16
+"""As long as what JSON spells out, `-Infinity` or an escaped surrogate pair, and more."""
 _SCANNER = json.JSONDecoder(strict=False, parse_int=len, parse_float=len, parse_constant=len)
 """Finds the end of a value, without judging what it holds."""
 
@@ -103,8 +105,8 @@ class _Reader:
             window = self.text[self.at : self.at + size]
             try:
                 end = _SCANNER.raw_decode(window)[1]
-            except json.JSONDecodeError:
-                if self.at + size >= len(self.text) or size == _WINDOWS[-1]:
+            except json.JSONDecodeError as error:
+                if size == _WINDOWS[-1] or self.at + size >= len(self.text) or not _may_be_cut(error, size):
                     raise
             else:
                 if end < len(window) or self.at + end == len(self.text):
@@ -133,6 +135,11 @@ class _Reader:
         at = start + error.pos
         line += self.text.count("\n", start, at)
         return f"{error.msg}, line {line} column {at - self.text.rfind(chr(10), 0, at)}"
+
+
+def _may_be_cut(error: json.JSONDecodeError, size: int) -> bool:
+    """Whether a longer window may read well: the fault is where this one ends, or in a string that goes on there."""
+    return error.pos > size - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
 
 def _row_of(line: int, value: object) -> Row:

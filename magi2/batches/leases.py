@@ -142,7 +142,7 @@ def sweep_leases(store: ArtifactStore, *, before: datetime) -> None:
     for name in list(store.list_documents(_FOLDER)):
         try:
             at = datetime.fromisoformat(json.loads(store.get_document(name) or b"{}")["at"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # named by `read_leases`
         if at < before:
             store.remove_document(name)

@@ -102,7 +102,7 @@ def _parse(store: ArtifactStore, content: bytes) -> str:
         identity = json.loads(content)["identity"]
         if _PATTERN.fullmatch(identity):
             return str(identity)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise IdentityError(f"store {store.url}: document {DOCUMENT} holds no identity", hint=_DAMAGED_HINT)
 

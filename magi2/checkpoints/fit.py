@@ -20,7 +20,7 @@ _SINGLE_NAME = "model.safetensors"
 _TEXT_EMBEDDER = "pre_adapter.text_embedder.weight"
 PREFERRED = {"1080p": "the published ones", "demo": "the demo's", "tiny": "random tiny ones"}
 """Profiles to name first, and whose weights they are made for."""
-_LAYER = re.compile(r"block\.layers\.(\d+)\.")
+_LAYER = re.compile(r"block\.layers\.(\d{1,9})\.")
 
 Facts = Mapping[str, object]
 """Component to what tells it from others: layers, then rows and columns of a matrix."""
@@ -86,7 +86,8 @@ def _transformer(folder: Path) -> object | None:
     else:
         header = header_of(folder / _SINGLE_NAME)
         names = list(header)
-    shape = header.get(_TEXT_EMBEDDER, {}).get("shape")
+    embedder = header.get(_TEXT_EMBEDDER)
+    shape = embedder.get("shape") if isinstance(embedder, dict) else None
     layers = {int(match[1]) for name in names if (match := _LAYER.match(name))}
     return (max(layers) + 1, *shape) if layers and isinstance(shape, list) else None
 

@@ -14,7 +14,7 @@ def json_object(path: Path) -> dict[str, Any] | None:
     """The object of a JSON file; None when there is none."""
     try:
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -34,7 +34,7 @@ def _header(path: Path, modified_ns: int, size: int) -> dict[str, Any]:
         with path.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             content = json.loads(stream.read(length)) if 0 < length < min(size, _MAX_HEADER_BYTES) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -46,5 +46,5 @@ def is_whole(path: Path) -> bool:
             start, size = 8 + int.from_bytes(stream.read(8), "little"), path.stat().st_size
         ends = [tensor["data_offsets"][1] for name, tensor in header_of(path).items() if name != "__metadata__"]
         return bool(ends) and start + max(ends) == size
-    except (OSError, TypeError, LookupError):
+    except (OSError, TypeError, LookupError, OverflowError):
         return False

@@ -87,7 +87,7 @@ class SafetensorsFolder:
                 weight_map = dict(json.loads(index.read_text())["weight_map"])
                 if not all(isinstance(file_name, str) for file_name in weight_map.values()):
                     raise TypeError("a tensor is mapped to something that is no file name")
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise CheckpointError(f"{index}: not a safetensors index: {error}") from error
             for file_name in sorted(set(weight_map.values())):
                 self._check_shard(file_name, {n for n, f in weight_map.items() if f == file_name})

@@ -48,7 +48,7 @@ class Caption:
             if set(members) != {member.name for member in fields(cls)}:
                 raise ValueError("members differ")
             return _ADAPTER.validate_python(members)
-        except (ValueError, TypeError, ValidationError):
+        except (ValueError, TypeError, RecursionError, ValidationError):
             raise CorruptedArtifactError("the stored caption is not what the enhance stage writes") from None
 
 

@@ -93,7 +93,7 @@ def _owner(folder: Path) -> str | None:
     try:
         content = json.loads((folder / JSON_FILE).read_text(encoding="utf-8"))
         owner = content.get("batch_id")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return owner if isinstance(owner, str) else None
 

@@ -182,7 +182,7 @@ def from_line(line: bytes) -> Event | None:
     """
     try:
         content: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"event stream: {len(line)} bytes are not JSON") from error
     if not isinstance(content, dict) or content.pop("v", None) != VERSION:
         raise ContractError(f"event stream: not an event of version {VERSION}")

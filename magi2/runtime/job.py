@@ -109,5 +109,5 @@ class StageJob:
             values["layout"] = ParallelLayout.parse(values["layout"])
             values["lost"] = tuple(LostClip(**clip) for clip in values["lost"])
             return cls(**values)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise InputError(f"{path}: no job file: {type(error).__name__}: {error}") from error

@@ -37,7 +37,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: the text encoder's config is missing")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: holds a {type(config).__name__}, not an object")

@@ -97,7 +97,7 @@ class TurboDecoderConfig:
         """
         try:
             content = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: unreadable turbo decoder configuration: {error}") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: holds a {type(content).__name__}, not an object of settings")
