@@ -55,6 +55,15 @@ class BadRow:
         return f"{self.place or f'line {self.number}'}: {self.reason}"
 
 
+class BadRowsError(InputError):
+    """Rows that cannot be rendered, where none may be skipped."""
+
+    def __init__(self, rows: Sequence[BadRow]) -> None:
+        listing = "\n".join(f"  {row}" for row in rows)
+        super().__init__(f"{len(rows)} bad rows, nothing was started:\n{listing}")
+        self.rows = tuple(rows)
+
+
 @dataclass(frozen=True)
 class Batch:
     """The distinct clips of a batch, in order of first mention, and the rows that were refused."""
@@ -63,10 +72,9 @@ class Batch:
     bad_rows: tuple[BadRow, ...]
 
     def require_good(self) -> Batch:
-        """This batch. Raises InputError listing every bad row, if there is one."""
+        """This batch. Raises BadRowsError listing every bad row, if there is one."""
         if self.bad_rows:
-            listing = "\n".join(f"  {row}" for row in self.bad_rows)
-            raise InputError(f"{len(self.bad_rows)} bad rows, nothing was started:\n{listing}")
+            raise BadRowsError(self.bad_rows)
         return self
 
 

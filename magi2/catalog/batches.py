@@ -186,6 +186,13 @@ def get_batch(connection: Connection, batch_id: str) -> BatchRecord | None:
     return None if row is None else _record(row)
 
 
+def planned_ids(connection: Connection) -> list[str]:
+    """All batches but those that were refused as a whole, which have no clips and no documents."""
+    refused = exists().where(RefusedRow.batch_id == BatchRow.batch_id)
+    query = select(BatchRow.batch_id).where(or_(BatchRow.clips_total > 0, ~refused))
+    return list(connection.scalars(query.order_by(BatchRow.batch_id)))
+
+
 def require_batch(connection: Connection, batch_id: str) -> BatchRecord:
     """The batch. Raises StateError when there is none."""
     batch = get_batch(connection, batch_id)

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, exists, select
+from sqlalchemy import Connection, delete, exists
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import batch_folder, batch_ids, is_planned
 from magi2.catalog.artifacts import insert_artifacts
+from magi2.catalog.batches import planned_ids
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import require_complete, require_identity
@@ -22,7 +23,7 @@ from magi2.catalog.merge import merge_batch
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
 from magi2.catalog.statements import chunks
-from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow
+from magi2.catalog.tables import BatchClipRow, ClipRow
 from magi2.errors import CorruptedArtifactError, InfrastructureError
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,7 @@ def rebuild(store: ArtifactStore, catalog: Catalog, *, force: bool = False) -> R
         merge_batch(catalog.database, stored)
         logger.info("batch %s is entered with %d clips", batch_id, len(stored.clips))
         batches, clips = batches + 1, clips + len(stored.clips)
-    known = catalog.database.read(lambda connection: connection.scalars(select(BatchRow.batch_id)).all())
-    unproven = sum(not is_planned(store, batch_id) for batch_id in known)
+    unproven = sum(not is_planned(store, batch_id) for batch_id in catalog.database.read(planned_ids))
     catalog.database.write(_remove_clips_without_batch)
     return RebuildReport(artifacts, forgotten, batches, unproven, clips, tuple(problems))
 

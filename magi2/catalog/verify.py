@@ -10,13 +10,14 @@ from magi2.artifacts.manifest import MADE_BY
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import batch_folder, batch_ids, fault_of, find_faults
 from magi2.batches.images import image_digests, image_name, read_image
+from magi2.catalog.batches import planned_ids
 from magi2.catalog.compare import Pair, Problem, ProblemKind, pairs
 from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import find_mismatch
 from magi2.catalog.merge import untried_clips
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.repository import Catalog
-from magi2.catalog.tables import BatchClipRow, BatchRow
+from magi2.catalog.tables import BatchClipRow
 from magi2.errors import CorruptedArtifactError, InfrastructureError
 
 ORPHAN_AGE_HOURS = 24.0
@@ -120,14 +121,10 @@ def _check_batches(store: ArtifactStore, catalog: Catalog, images: Set[str]) -> 
         if extra := untried - planned:  # others stay, for what they cost
             message = f"the catalog has {len(extra)} clips that were never planned, such as {min(extra)[:12]}"
             yield Problem(ProblemKind.UNPROVEN, place, message)
-    for batch_id in catalog.database.read(_batch_ids):
+    for batch_id in catalog.database.read(planned_ids):
         if batch_id not in stored:
             yield Problem(ProblemKind.UNPROVEN, batch_folder(batch_id), "the catalog lists a batch without documents")
 
 
 def _clip_ids(connection: Connection, batch_id: str) -> set[str]:
     return set(connection.scalars(select(BatchClipRow.clip_id).where(BatchClipRow.batch_id == batch_id)))
-
-
-def _batch_ids(connection: Connection) -> list[str]:
-    return list(connection.scalars(select(BatchRow.batch_id).order_by(BatchRow.batch_id)))

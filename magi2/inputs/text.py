@@ -158,12 +158,11 @@ class _BoundedLoader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) not in seen:
-                seen.add(name)
-            elif isinstance(key, yaml.ScalarNode):
-                raise _LimitError("YAML with two values for one key")
+        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(keys)) < len(keys):
+            raise _LimitError(
+                f"YAML with two values for one key, in the mapping that begins in line {node.start_mark.line + 1}"
+            )
         return node
 
 

@@ -19,6 +19,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
 from magi2.batches.receipts import final_places
+from magi2.batches.refused import RefusedBatch
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
 from magi2.catalog.engine import RETRY_S
@@ -72,6 +73,10 @@ class CatalogRecorder:
     def on_plan(self, plan: BatchPlan) -> None:
         """A batch is about to run."""
         self._enter(lambda catalog: _enter_plan(catalog, self._store, plan))
+
+    def on_refused(self, batch: RefusedBatch) -> None:
+        """Nothing of a batch is started."""
+        self._enter(lambda catalog: _enter_refusal(catalog, batch))
 
     def on_stage_start(self, job: StageJob, clip_ids: Sequence[str]) -> None:
         """A stage begins with these clips."""
@@ -195,6 +200,22 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
     for shard in plan.shards:
         planned = (PlannedClip(clip, shard.number, shard.finished.get(clip.clip_id)) for clip in shard.clips)
         catalog.clips.add(plan.batch_id, planned)
+
+
+def _enter_refusal(catalog: Catalog, refused: RefusedBatch) -> None:
+    batch = NewBatch(
+        batch_id=refused.batch_id,
+        name=refused.name,
+        source=refused.source,
+        clips_total=0,
+        dag_id=refused.origin.get("dag_id"),
+        run_id=refused.origin.get("run_id"),
+        requested_by=refused.origin.get("requested_by"),
+    )
+    catalog.batches.create(batch, {})
+    catalog.batches.mark(batch.batch_id, BatchState.RUNNING)
+    catalog.batches.refuse_rows(batch.batch_id, refused.reasons)
+    catalog.batches.mark(batch.batch_id, BatchState.FAILED)
 
 
 def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: ClipFinished) -> None:

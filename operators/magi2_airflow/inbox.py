@@ -29,9 +29,12 @@ class InboxOperator(Magi2Operator):
         self.settle_s = settle_s
 
     def work(self, context: Context) -> dict[str, int]:
-        from magi2.batches.inbox import Inbox
+        from magi2.batches.inbox import Claim, Inbox
         from magi2.batches.intake import deployment_roots
+        from magi2.batches.refused import RefusedBatch
         from magi2.deployment import Deployment
+        from magi2.errors import InputError
+        from magi2.jobs.recorder import CatalogRecorder
 
         deployment = Deployment.from_environment()
         folder = deployment.settings.inbox
@@ -39,10 +42,18 @@ class InboxOperator(Magi2Operator):
             logger.info("there is no inbox: MAGI2_INBOX is not set")
             return {"started": 0}
         self.store_wait(deployment)(deployment.store_to_render)  # no file is taken for a run that would be refused
-        inbox, started = Inbox(folder, roots=deployment_roots(deployment.settings), settle_s=self.settle_s), 0
+        recorder, started = CatalogRecorder.of(deployment), 0
+
+        def on_reject(claim: Claim, reason: str) -> None:
+            origin = {"run_id": claim.run_id}  # which no run has
+            refused = RefusedBatch.of(InputError(reason), name=claim.run_id, source=str(claim.path), origin=origin)
+            recorder.on_refused(refused)
+
+        roots = deployment_roots(deployment.settings)
+        inbox = Inbox(folder, roots=roots, settle_s=self.settle_s, on_reject=on_reject)
         inbox.claim()
         for claim in inbox.pending():
-            conf = {"batch": str(claim.path), "images": str(folder)}
+            conf = {"batch": str(claim.path), "images": str(folder), **claim.options}
             is_new = start_run(self.trigger_dag_id, claim.run_id, conf)
             inbox.started(claim)
             logger.info("run %s %s", claim.run_id, "is started" if is_new else "was started before")

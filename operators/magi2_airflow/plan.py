@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MAX_NAME = 200
+
 
 class PlanOperator(Magi2Operator):
     """Validate a batch file whole, find what is in the store already and pack the rest into shards.
@@ -98,6 +100,7 @@ class PlanOperator(Magi2Operator):
 
     def work(self, context: Context) -> list[int]:
         from magi2.batches.plan import save_plan
+        from magi2.batches.refused import RefusedBatch
         from magi2.deployment import Deployment
         from magi2.jobs.recorder import CatalogRecorder
         from magi2.media.fitness import fit_ffmpeg
@@ -109,7 +112,12 @@ class PlanOperator(Magi2Operator):
         store = patience(deployment.store_to_render)
         tell_of_catalog(deployment)
         with TemporaryDirectory() as scratch:
-            plan = patience(lambda: self._plan(deployment, context, Path(scratch)))
+            try:
+                plan = patience(lambda: self._plan(deployment, context, Path(scratch)))
+            except InputError as error:
+                refused = RefusedBatch.of(error, name=self._name, source=self._source, origin=self._origin(context))
+                CatalogRecorder.of(deployment).on_refused(refused)
+                raise
             _require_targets(deployment, plan)
             deliveries = {profile.delivery for profile in plan.profiles.values()}
             ffmpeg = fit_ffmpeg(deployment.settings.ffmpeg, *deliveries)
@@ -133,7 +141,6 @@ class PlanOperator(Magi2Operator):
 
         if bool(self.batch) == bool(self.rerun_of):
             raise InputError("give either a batch file or the id of a batch to run again")
-        run = context["dag_run"]
         options = BatchOptions(
             int(self.failure_limit),
             self.on_bad_rows,  # type: ignore[arg-type]  # checked there
@@ -148,7 +155,7 @@ class PlanOperator(Magi2Operator):
             "store": deployment.store,
             "overrides": tuple(self.overrides or ()),
             "options": options,
-            "origin": {"dag_id": run.dag_id, "run_id": run.run_id, "requested_by": run.triggering_user_name},
+            "origin": self._origin(context),
         }
         if self.rerun_of:
             return plan_rerun(str(self.rerun_of), only=tuple(self.only or ()), scratch=scratch, **shared)
@@ -159,6 +166,20 @@ class PlanOperator(Magi2Operator):
             roots=deployment_roots(deployment.settings),
             **shared,
         )
+
+    @staticmethod
+    def _origin(context: Context) -> dict[str, str | None]:
+        run = context["dag_run"]
+        return {"dag_id": run.dag_id, "run_id": run.run_id, "requested_by": run.triggering_user_name}
+
+    @property
+    def _source(self) -> str:
+        return str(self.batch or f"batch {self.rerun_of}")
+
+    @property
+    def _name(self) -> str:
+        """What the batch is called where it was refused before it had a name."""
+        return Path(self._source.rpartition("/")[2]).stem[:_MAX_NAME] or "batch"
 
 
 def _require_targets(deployment: Deployment, plan: BatchPlan) -> None:

@@ -152,6 +152,24 @@ def test_inbox_starts_a_run_with_the_claimed_file(deployment: Deployment, task: 
     assert run["images"] == str(deployment.inbox)
 
 
+def test_inbox_hands_on_the_options_of_a_file(deployment: Deployment, task: Task, supervisor: Supervisor) -> None:
+    (deployment.inbox / "night.options.yaml").write_text("priority: 7\nprofile: tiny\non_bad_rows: skip\n")
+    (deployment.inbox / "night.jsonl").write_text('{"prompt": "a kite"}')
+    assert start_runs(task) == {"started": 1}
+    (run,) = supervisor.runs.values()
+    assert (run["priority"], run["profile"], run["on_bad_rows"]) == (7, "tiny", "skip")
+
+
+def test_file_that_the_inbox_rejects_is_in_the_catalog(
+    deployment: Deployment, task: Task, supervisor: Supervisor
+) -> None:
+    (deployment.inbox / "night.json").write_text("[{")
+    assert start_runs(task) == {"started": 0}
+    (batch,) = deployment.catalog().batches.search().rows
+    assert batch.name.startswith("night-") and batch.state == "failed"
+    assert "unreadable" in deployment.catalog().batches.refused_rows(batch.batch_id)[0]
+
+
 def test_inbox_asks_again_when_the_answer_was_lost(deployment: Deployment, task: Task, supervisor: Supervisor) -> None:
     (deployment.inbox / "night.jsonl").write_text('{"prompt": "a kite"}')
     supervisor.dies = True

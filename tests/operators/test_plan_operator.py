@@ -58,6 +58,27 @@ def test_bad_rows_are_all_listed_and_refused_by_default(deployment: Deployment, 
     assert not list(deployment.store.list_documents("batches"))
 
 
+def test_refused_batch_is_in_the_catalog_with_the_reason_of_each_row(deployment: Deployment, task: Task) -> None:
+    """Before, only the log of a task told of it."""
+    path = deployment.batch(KITE, {"prompt": ""}, {"prompt": "x", "seed": -1})
+    for _ in range(2):  # as often as the task is cleared
+        with pytest.raises(InputError):
+            plan(task, batch=str(path))
+    (batch,) = deployment.catalog().batches.search().rows
+    assert (batch.name, batch.state, batch.clips_total) == ("night", BatchState.FAILED, 0)
+    assert (batch.dag_id, batch.run_id, batch.requested_by) == (task.dag_id, task.run_id, "ann")
+    reasons = deployment.catalog().batches.refused_rows(batch.batch_id)
+    assert list(reasons) == [2, 3] and "seed is -1" in reasons[3]
+
+
+def test_file_that_is_refused_as_a_whole_is_in_the_catalog(deployment: Deployment, task: Task) -> None:
+    with pytest.raises(InputError):
+        plan(task, batch=str(deployment.batch("[1", name="night.json")))
+    (batch,) = deployment.catalog().batches.search().rows
+    (reason,) = deployment.catalog().batches.refused_rows(batch.batch_id).items()
+    assert reason[0] == 0 and "unreadable" in reason[1]
+
+
 def test_file_address_is_understood_and_another_is_refused(deployment: Deployment, task: Task) -> None:
     path = deployment.batch(KITE, name="my night.jsonl")
     assert plan(task, batch=path.as_uri()) == [0]

@@ -207,7 +207,7 @@ class FailureGroup(Answer):
 
 
 class Refusal(Answer):
-    """A row of the batch file that could not be rendered, and why."""
+    """A row of the batch file that could not be rendered, and why; row 0 is the file as a whole."""
 
     row: int
     reason: str

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from magi2.catalog import ClipState
 from magi2.config.price import amount_text
-from magi2_airflow.renders.batches import Offset, list_batches, one_batch
+from magi2_airflow.renders.batches import Offset, failures, list_batches, one_batch
 from magi2_airflow.renders.clips import list_clips, one_clip, others
 from magi2_airflow.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
 from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
@@ -61,12 +61,22 @@ def batch_page(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
         element(
             "p", f"{batch.state}, begun {batch.created_at:{TIME}} by {batch.started_by or 'hand'}, {_money(batch)}"
         ),
-        "" if batch.is_live else element("p", report),
+        "" if batch.is_live or not batch.clips.total else element("p", report),
+        *_refusals(site, links, batch),
         table(STAGE_HEADER, map(_stage_row, batch.stages)),
         element("nav", *(part for state in states for part in (state, " "))),
         _grid(found.clips, links),
         _pager(here, wanted.offset, wanted.limit, found.total, chosen),
     )
+
+
+def _refusals(site: PageDeployment, links: Links, batch: Batch) -> list[Markup]:
+    """The rows that were refused, and why; none where there are none."""
+    if not batch.refused_rows:
+        return []
+    refused = failures(site, links, batch.batch_id).refused
+    rows = ((f"row {each.row}" if each.row else "the file", each.reason) for each in refused)
+    return [element("h2", "Refused"), table(("", "reason"), rows)]
 
 
 @router.get("/batches/{batch_id}/clips/{clip_id}")

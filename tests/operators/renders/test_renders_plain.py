@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from magi2.batches.refused import RefusedBatch
 from magi2.catalog import Actor
+from magi2.jobs.recorder import CatalogRecorder
 from magi2_airflow.renders.html import Markup, element, page
 from tests.operators.renders.renders_site import BATCH, HOSTILE, LONG, Site, client
 
@@ -107,3 +109,14 @@ def test_a_remote_store_may_show_its_media_and_nothing_else() -> None:
 def test_only_markup_made_here_is_markup() -> None:
     assert element("p", "<b>", Markup("<i>")) == "<p>&lt;b&gt;<i></p>"
     assert element("img", alt='"><script>', src=None) == '<img alt="&quot;&gt;&lt;script&gt;">'
+
+
+def test_batch_that_was_refused_says_why(own_site: Site) -> None:
+    recorder = CatalogRecorder(own_site.deployment.store, lambda: own_site.catalog)
+    refused = RefusedBatch("night", "night.json", {0: "unreadable: <line 1>", 7: "the prompt is empty"})
+    recorder.on_refused(refused)
+    text = client().get(f"/batches/{refused.batch_id}").text
+    assert "unreadable: &lt;line 1&gt;" in text and "row 7" in text and "the file" in text
+    assert "report.md" not in text
+    listed = client().get("/api/batches").json()["batches"]
+    assert refused.batch_id in [batch["batch_id"] for batch in listed]

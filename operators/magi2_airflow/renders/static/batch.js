@@ -117,7 +117,7 @@ function RefusedRow({ row, reason }) {
   return h(
     "li",
     { className: "group" },
-    h("span", { className: "group-count" }, `row ${row}`),
+    h("span", { className: "group-count" }, row ? `row ${row}` : "the file"),
     h("div", null, h("strong", null, "plan "), h(Said, { text: reason, className: "group-reason" })),
   );
 }
