@@ -17,6 +17,7 @@ from magi2.config.price import Price
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import IdentityError, Magi2Error
+from magi2.quality.thresholds import Thresholds, load_thresholds
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.load import recipe_book
 
@@ -55,6 +56,11 @@ class Deployment:
     def price(self) -> Price | None:
         """What an hour of an accelerator costs, if that is known."""
         return Price.of(self.settings)
+
+    @cached_property
+    def thresholds(self) -> Thresholds:
+        """What counts as a defect. Raises: ConfigError for a file of thresholds that is wrong."""
+        return load_thresholds(self.settings.quality)
 
     def recipe_book(self, profile: Profile) -> RecipeBook:
         """The profile's recipes on these weights and this endpoint. Raises: ConfigError, CheckpointError."""

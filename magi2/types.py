@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from magi2.errors import InputError
 
@@ -91,6 +91,30 @@ class Delivery:
     name: str
 
 
+Rest = Literal["continuous", "moving", "rest", "any"]
+"""What is expected to go on in a clip, see `Expect`."""
+
+
+RESTS: tuple[Rest, ...] = get_args(Rest)
+"""All of them, what asks most first."""
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What is expected of a clip's motion and sound, which decides what of it counts as a defect and nothing else.
+
+    `moving` (the default): it never stops for long. `continuous`: nor is there a cut. `rest`: once it has stopped,
+    which may be at once, it does not begin again. `any`: it may stop and begin as it likes.
+    """
+
+    motion: Rest = "moving"
+    sound: Rest = "moving"
+
+    def __or__(self, other: Expect) -> Expect:
+        """What both expect together: the more of either."""
+        return Expect(*(min(pair, key=RESTS.index) for pair in zip(astuple(self), astuple(other), strict=True)))
+
+
 @dataclass(frozen=True)
 class Clip:
     """One prompt rendered under one profile with one seed. Identity is content, never a position in a list."""
@@ -106,6 +130,7 @@ class Clip:
     caption: str | None = field(default=None, compare=False)
     """What to encode for the prompt, of a clip that is rendered again from its record: no stage asks for another."""
     deliveries: tuple[Delivery, ...] = field(default=(), compare=False)
+    expect: Expect = field(default=Expect(), compare=False)
 
     @property
     def clip_id(self) -> str:

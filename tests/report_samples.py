@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.store import ArtifactStore
@@ -17,6 +18,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
 from magi2.prompts.caption import Caption
+from magi2.quality.measures import MEASURES
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.result import StageResult
@@ -104,6 +106,7 @@ def deliver(
     flags: tuple[str, ...] = (),
     caption_flags: tuple[str, ...] = (),
     encode_flags: tuple[str, ...] = (),
+    measures: Mapping[str, Any] | None = None,
 ) -> None:
     """A caption, embeddings and a delivered file, as the stages leave them."""
     recipes = BOOKS[clip.profile_digest]
@@ -115,4 +118,5 @@ def deliver(
     ]
     for (recipe, name, content), flagged in zip(made, (caption_flags, encode_flags, flags), strict=True):
         (folder / name).write_bytes(content)
-        store.publish(ManifestDraft(recipe, flags=flagged), {name: folder / name})
+        report = {MEASURES: measures} if measures and recipe.stage == StageName.MUX else {}
+        store.publish(ManifestDraft(recipe, flags=flagged, report=report), {name: folder / name})

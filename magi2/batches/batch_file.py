@@ -1,7 +1,8 @@
 """Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
 
 Columns: `prompt` or `prompt_file`, and optionally `image`, `seed`, `profile`, `priority`, `tags`, `name`,
-`delivery_target`, `delivery_name`. Text is taken as readers see it, see `magi2.inputs.readable`.
+`delivery_target`, `delivery_name`, `expect_motion`, `expect_sound`. Text is taken as readers see it, see
+`magi2.inputs.readable`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from magi2.inputs.limits import (
 from magi2.inputs.readable import readable, readable_line
 from magi2.inputs.text import RepeatedKeyError, load_json, quoted, shown
 from magi2.prompts.figures import check_figure_mentions, parse_image_argument
-from magi2.types import Clip, FigureImage, check_seed, derive_seed
+from magi2.types import RESTS, Clip, Expect, FigureImage, check_seed, derive_seed
 
 MAX_PRIORITY = 1_000_000
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
@@ -163,13 +164,21 @@ class _Place:
 
 
 def _merged(known: Clip, again: Clip) -> Clip:
-    """One clip for two rows: names, tags and places of both, and as urgent as the more urgent one."""
+    """One clip for two rows: names, tags and places of both, and as urgent as the more urgent one.
+
+    As much is expected of it as by the row that expects more.
+    """
     names, tags = known.names + again.names, tuple(dict.fromkeys(known.tags + again.tags))
     _check_size("rows", len(names), MAX_NAMES)
     _check_size("tags", len(tags), MAX_TAGS)
-    deliveries = merged(known.deliveries, again.deliveries)
-    priority = max(known.priority, again.priority)
-    return replace(known, names=names, tags=tags, priority=priority, deliveries=deliveries)
+    return replace(
+        known,
+        names=names,
+        tags=tags,
+        priority=max(known.priority, again.priority),
+        deliveries=merged(known.deliveries, again.deliveries),
+        expect=known.expect | again.expect,
+    )
 
 
 def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place, placing: Placing) -> Clip:
@@ -194,9 +203,19 @@ def _clip(row: Row, profile_of: Callable[[str | None], Profile], place: _Place, 
         names=(_name(values) or f"row {row.number}",),
         tags=_tags(values.get("tags")),
         priority=_priority(values.get("priority", 0)),
+        expect=_expect(values, profile),
     )
     target, name = _text(values, "delivery_target"), _text(values, "delivery_name")
     return replace(clip, deliveries=placing.deliveries(clip, profile.delivery, target=target, name=name))
+
+
+def _expect(values: Mapping[str, Any], profile: Profile) -> Expect:
+    """What is expected of the clip: what its row says, else its profile."""
+    said = {key: text for key in ("motion", "sound") if (text := _text(values, f"expect_{key}"))}
+    for key, text in said.items():
+        if text not in RESTS:
+            raise InputError(f"expect_{key} is {quoted(text)}, must be one of {', '.join(RESTS)}")
+    return replace(profile.quality.expect, **said)  # type: ignore[arg-type]
 
 
 def _prompt(values: Mapping[str, Any], place: _Place) -> str:

@@ -43,6 +43,7 @@ def _row(result: StageResult) -> ClipResult:
         key=result.key,
         seconds=round(result.seconds, 3),
         flags=result.flags,
+        measures=result.measures,
         error_code=result.error.code if result.error else None,
         error=error_text(result.error) if result.error else None,
     )

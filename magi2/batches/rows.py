@@ -8,7 +8,7 @@ from typing import Any
 
 ROW_COLUMNS = (
     *("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name"),
-    *("delivery_target", "delivery_name"),
+    *("delivery_target", "delivery_name", "expect_motion", "expect_sound"),
 )
 
 

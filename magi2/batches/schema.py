@@ -23,7 +23,7 @@ from pydantic import (
 from magi2.config.profile import Profile, settings_digest
 from magi2.config.strict import validate
 from magi2.errors import ConfigError, CorruptedArtifactError
-from magi2.types import Clip, Delivery, FigureImage, StageName
+from magi2.types import Clip, Delivery, Expect, FigureImage, StageName
 
 VERSION = 3
 SEALED_SINCE = 3
@@ -66,6 +66,7 @@ class ClipDocument(Content):
     priority: int
     caption: str | None = Field(None, exclude_if=lambda caption: caption is None)
     deliveries: tuple[Delivery, ...] = ()
+    expect: Expect = Expect()
 
     @classmethod
     def of(cls, clip: Clip, **more: Any) -> Self:
@@ -202,13 +203,17 @@ class BatchDocument(Document):
 
 
 class ClipResult(Content):
-    """What became of a clip in a stage: `key` of its artifact, or the error that it failed with."""
+    """What became of a clip in a stage: `key` of its artifact, or the error that it failed with.
+
+    `measures` are those of the delivered clip, see `magi2.quality`.
+    """
 
     clip_id: str
     state: Literal["made", "reused", "failed", "cancelled"]
     key: str | None = None
     seconds: float | None = None
     flags: tuple[str, ...] = ()
+    measures: dict[str, Any] | None = None
     error_code: str | None = None
     error: str | None = None
 
@@ -288,8 +293,9 @@ class ReportedClip(Content):
     """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file.
 
     `reused`: it is finished, and its delivered file was not made by this batch. `stages` are those that this run has
-    taken it through, in order. Accelerator-seconds and cost are of all attempts in this batch; the cost is None where
-    no price is set.
+    taken it through, in order. `quality` is how it was judged when the report was made, None of a clip that is not
+    finished, or was decoded by a version that did not measure. Accelerator-seconds and cost are of all attempts in this
+    batch; the cost is None where no price is set.
     """
 
     clip_id: str | None = None
@@ -304,6 +310,7 @@ class ReportedClip(Content):
     flags: tuple[str, ...] = ()
     key: str | None = None
     reused: bool = False
+    quality: dict[str, Any] | None = None
     accelerator_seconds: float = 0.0
     cost: float | None = None
     stages: dict[str, StageOutcome] = {}
@@ -381,6 +388,7 @@ class ReportDocument(ReportedClips):
         return {
             "clips_done": len(self.done),
             "clips_flagged": len(self.flagged),
+            "clips_unmeasured": sum(clip.quality is None for clip in (*self.done, *self.flagged)),
             "clips_failed": len(self.failed),
             "clips_over_budget": len(self.over_budget),
             "clips_cancelled": len(self.cancelled),

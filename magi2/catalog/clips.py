@@ -11,11 +11,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, func, or_, select, update
 
 from magi2.catalog.engine import Database
+from magi2.catalog.quality import has_flag
 from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import CLIP_SOURCES, StateError
 from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment
-from magi2.types import Clip, Delivery, FigureImage, StageName
+from magi2.types import Clip, Delivery, Expect, FigureImage, StageName
 
 
 class ClipSort(StrEnum):
@@ -45,7 +46,7 @@ _SORT_COLUMNS: dict[ClipSort, Any] = {
 class ClipQuery:
     """Which clips: all conditions that are given must hold. `text` is looked for in prompt, names and clip id.
 
-    `failed_stage` and `reason` are those of a failure.
+    `failed_stage` and `reason` are those of a failure. `flag` is one of a clip's flags, see `has_flag`.
     """
 
     batch_id: str | None = None
@@ -56,6 +57,7 @@ class ClipQuery:
     shard: int | None = None
     failed_stage: str | None = None
     reason: str | None = None
+    flag: str | None = None
 
 
 class Clips:
@@ -158,7 +160,7 @@ def insert_clips(connection: Connection, batch_id: str, clips: Iterable[PlannedC
         update=["profile_name", "figures"],
     )
     rows = [batch_clip_row(batch_id, clip_id, item) for clip_id, item in planned]
-    placement = ["names", "tags", "priority", "deliveries", "shard"]
+    placement = ["names", "tags", "priority", "deliveries", "shard", "expect", "judged_by"]
     waiting = [row for row in rows if row["state"] != ClipState.DONE]
     upsert(connection, BatchClipRow, waiting, update=placement)
     done = [row for row in rows if row["state"] == ClipState.DONE]
@@ -200,6 +202,9 @@ def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[st
         "reason": None,
         "artifact_key": planned.artifact_key,
         "updated_at": now(),
+        "expect": asdict(planned.clip.expect),
+        "defects": None,
+        "judged_by": None,
     }
 
 
@@ -223,7 +228,8 @@ def settle_clips(connection: Connection, batch_id: str, outcomes: Sequence[Mappi
         query = update(BatchClipRow).where(
             BatchClipRow.batch_id == batch_id, BatchClipRow.clip_id == bindparam("for_clip")
         )
-        values = {**{name: bindparam(name) for name in names}, "updated_at": now()}
+        values: dict[str, Any] = {name: bindparam(name) for name in names}
+        values |= {"updated_at": now(), "judged_by": None}
         connection.execute(query.values(values), outcomes)
 
 
@@ -269,6 +275,8 @@ def clip_conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
     if query.tag is not None:
         # Stored as a JSON list, in which a quoted text can be nothing but a whole tag.
         conditions.append(cast(BatchClipRow.tags, Text).contains(f'"{json_fragment(query.tag)}"', autoescape=True))
+    if query.flag is not None:
+        conditions.append(has_flag(query.flag))
     if query.text:
         conditions.append(
             or_(
@@ -298,6 +306,7 @@ def _record(row: Row[Any]) -> ClipRecord:
         tags=tuple(row.tags),
         priority=row.priority,
         deliveries=tuple(Delivery(each["target"], each["name"]) for each in row.deliveries),
+        expect=Expect(**(row.expect or {})),
     )
     return ClipRecord(
         batch_id=row.batch_id,

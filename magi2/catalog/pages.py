@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case,
 
 from magi2.catalog.clips import ClipQuery, clip_conditions
 from magi2.catalog.engine import Database
+from magi2.catalog.quality import ANY_FLAG, UNMEASURED, has_flag
 from magi2.catalog.records import ClipState, Page, RunState
 from magi2.catalog.statements import total
 from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, StageRunRow
@@ -39,7 +40,11 @@ class PageSort(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedClip:
-    """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch."""
+    """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch.
+
+    Its defects are among the `flags` as they were last judged, see `magi2.catalog.quality`; it `is_measured` if they
+    could be.
+    """
 
     batch_id: str
     clip_id: str
@@ -56,6 +61,7 @@ class ListedClip:
     artifact_key: str | None
     updated_at: datetime
     flags: tuple[str, ...] = ()
+    is_measured: bool = False
     seconds: float = 0.0
     accelerator_seconds: float = 0.0
 
@@ -78,6 +84,7 @@ class Facets:
     states: Mapping[str, int]
     profiles: Mapping[str, int]
     tags: Mapping[str, int]
+    flags: Mapping[str, int]
 
 
 class Pages:
@@ -192,6 +199,7 @@ def _rows() -> Select[*tuple[Any, ...]]:
             ClipRow.profile_name,
             ClipRow.seed,
             ArtifactRow.flags.label("artifact_flags"),
+            ArtifactRow.measures.is_not(None).label("is_measured"),
         )
         .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
         .outerjoin(ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key)
@@ -215,7 +223,8 @@ def _clip(row: Row[Any]) -> ListedClip:
         reason=row.reason,
         artifact_key=row.artifact_key,
         updated_at=row.updated_at,
-        flags=tuple(row.artifact_flags or ()),
+        flags=(*(row.artifact_flags or ()), *(row.defects or ())),
+        is_measured=bool(row.is_measured),
     )
 
 
@@ -261,7 +270,34 @@ def _facets(connection: Connection, batch_id: str) -> Facets:
         states={state: count for state, count in connection.execute(states)},
         profiles={name: count for name, count in connection.execute(profiles)},
         tags=dict(tags.most_common(TAGS)),
+        flags=_flags(connection, batch_id),
     )
+
+
+def _flags(connection: Connection, batch_id: str) -> dict[str, int]:
+    """How many clips have each flag, whatever tells of it; those that were not measured are counted too."""
+    clips: dict[str, set[str]] = defaultdict(set)
+    ours = BatchClipRow.batch_id == batch_id
+    delivered = select(BatchClipRow.clip_id, ArtifactRow.flags).join(
+        ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key
+    )
+    told = (
+        select(BatchClipRow.clip_id, BatchClipRow.defects).where(ours, cast(BatchClipRow.defects, Text) != "[]"),
+        delivered.where(ours, cast(ArtifactRow.flags, Text) != "[]"),
+        select(StageRunRow.clip_id, StageRunRow.flags).where(
+            StageRunRow.batch_id == batch_id,
+            StageRunRow.state.in_((RunState.MADE, RunState.REUSED)),
+            cast(StageRunRow.flags, Text) != "[]",
+        ),
+    )
+    for query in told:
+        for clip_id, flags in connection.execute(query):
+            for flag in flags:
+                clips[flag].add(clip_id)
+    unmeasured = connection.scalar(select(func.count()).select_from(BatchClipRow).where(ours, has_flag(UNMEASURED)))
+    counts = {flag: len(members) for flag, members in sorted(clips.items(), key=lambda item: -len(item[1]))}
+    everything = {ANY_FLAG: len(set().union(*clips.values()))} if clips else {}
+    return everything | counts | ({UNMEASURED: unmeasured} if unmeasured else {})
 
 
 def _failures(connection: Connection, batch_id: str) -> Page[FailureGroup]:

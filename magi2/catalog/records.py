@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
 from magi2.artifacts.manifest import Manifest
+from magi2.recipes.result import measures_of
 from magi2.types import Clip, StageName
 
 T = TypeVar("T")
@@ -184,6 +185,8 @@ class ArtifactRecord:
     flags: tuple[str, ...]
     make_seconds: float | None
     code_version: str
+    measures: Mapping[str, Any] | None = None
+    """Of a delivered clip: what was measured while it was decoded."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -197,6 +200,7 @@ class ArtifactRecord:
             flags=manifest.flags,
             make_seconds=manifest.timings.get("make_s"),
             code_version=manifest.code_version,
+            measures=measures_of(manifest),
         )
 
 

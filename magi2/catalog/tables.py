@@ -174,12 +174,14 @@ class ArtifactRow(Base):
     flags: Mapped[list[Any]]
     make_seconds: Mapped[float | None]
     code_version: Mapped[str]
+    measures: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class BatchClipRow(Base):
     """A clip in a batch. It is done only by an artifact that is in the index.
 
     `deliveries` are the places to which it is brought, with target and name; then it is done when it is there.
+    `defects` are the flags that its measures gave under the thresholds of this name, see `magi2.catalog.quality`.
     """
 
     __tablename__ = "batch_clips"
@@ -200,6 +202,9 @@ class BatchClipRow(Base):
     reason: Mapped[str | None]
     artifact_key: Mapped[str | None] = mapped_column(ForeignKey("artifacts.key"), index=True)
     updated_at: Mapped[datetime]
+    expect: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    defects: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
+    judged_by: Mapped[str | None]
 
 
 class StageRunRow(Base):

@@ -26,6 +26,9 @@ from magi2.delivery.targets import Targets
 from magi2.errors import InputError, Magi2Error, in_one_line
 from magi2.inputs.files import InputRoots
 from magi2.prompts.figures import parse_image_argument
+from magi2.quality.defects import Judgement, judge
+from magi2.quality.measures import Measures
+from magi2.quality.thresholds import Thresholds
 from magi2.types import CLIP, Clip, StageName
 
 if TYPE_CHECKING:
@@ -154,7 +157,8 @@ def _render(
         try:
             with closing(work.render()) as outcomes:
                 for outcome in outcomes:
-                    rendered.rows.append(_row(outcome, work.receipts(outcome.clip), work.targets))
+                    quality = _judged(outcome, deployment.thresholds)
+                    rendered.rows.append(_row(outcome, quality, work.receipts(outcome.clip), work.targets))
         except Magi2Error as error:
             if not rendered.rows:
                 raise
@@ -294,17 +298,26 @@ def _require_targets(clips: Sequence[Clip], asked: _Asked) -> None:
             raise InputError(f"--out {asked.folder}: {error.strerror or error}") from error
 
 
-def _row(outcome: Outcome, receipts: Sequence[Receipt], targets: Targets) -> dict[str, Any]:
+def _judged(outcome: Outcome, thresholds: Thresholds) -> Judgement | None:
+    """How the clip is judged; None of one that is not finished, or was not measured."""
+    made = next((result for result in outcome.results if result.stage is StageName.MUX), None)
+    measures = Measures.of(made.measures) if made else None
+    return judge(measures, outcome.clip.expect, thresholds) if measures else None
+
+
+def _row(outcome: Outcome, quality: Judgement | None, receipts: Sequence[Receipt], targets: Targets) -> dict[str, Any]:
     failure = outcome.failure
+    flags = list(dict.fromkeys([*outcome.flags, *(quality.flags if quality else ())]))
     return {
         "clip": outcome.clip.clip_id,
         "names": list(outcome.clip.names),
         "profile": outcome.clip.profile_name,
         "seed": outcome.clip.seed,
-        "state": "failed" if failure else "flagged" if outcome.flags else "done",
+        "state": "failed" if failure else "flagged" if flags else "done",
         "failed_stage": failure.stage.value if failure else None,
         "error": in_one_line(failure.error) if failure and failure.error else None,
-        "flags": list(outcome.flags),
+        "flags": flags,
+        "quality": quality.to_json() if quality else None,
         "key": next((result.key for result in outcome.results if result.stage is StageName.MUX), None),
         "stages": {result.stage.value: result.state for result in outcome.results},
         "seconds": round(sum(result.seconds for result in outcome.results), 3),

@@ -38,7 +38,15 @@ def report_command(
     load_batch(deployment.store, batch)  # before anything is said of one that is not there
     warn_of_mismatch(deployment)
     cost, made = _known(deployment, batch)
-    exported = export_report(deployment.store, batch, out, clips=clips, cost=cost, made=made)  # type: ignore[arg-type]
+    exported = export_report(
+        deployment.store,
+        batch,
+        out,
+        clips=clips,  # type: ignore[arg-type]
+        cost=cost,
+        made=made,
+        thresholds=deployment.thresholds,
+    )
     if as_json:
         print_json({"page": str(exported.page), "clips": exported.clips, "missing": list(exported.missing)})
         return

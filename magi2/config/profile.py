@@ -22,7 +22,7 @@ from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
 from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.schedule import EVERY_STEP, GUIDED, Schedule
-from magi2.types import StageName, profile_stages
+from magi2.types import Expect, StageName, profile_stages
 
 DURATION_S = 10
 LATENT_STRIDE = 16
@@ -151,6 +151,12 @@ class DecodeSettings(Section):
     rounding: Literal["round", "truncate"] = Field("round", description="float to 8 bit; truncate is upstream's")
 
 
+class QualitySettings(Section):
+    """What people expect of clips: it decides what counts as a defect, so it is in no recipe and no digest."""
+
+    expect: Expect = Expect()
+
+
 class Profile(Section):
     """One resolved profile. `digest()` identifies it; it is stored with everything it made."""
 
@@ -168,6 +174,7 @@ class Profile(Section):
     refiner: RefinerSettings | None = None
     decode: DecodeSettings = DecodeSettings()
     delivery: DeliverySpec = DeliverySpec()
+    quality: QualitySettings = QualitySettings()
 
     @field_validator("duration_s")
     @classmethod
@@ -216,7 +223,7 @@ class Profile(Section):
         return profile_stages(dict(self))
 
     def digest(self) -> str:
-        """SHA-256 of the resolved settings; name, description and where clips are delivered do not count."""
+        """SHA-256 of the resolved settings; what no bit of a clip depends on does not count."""
         return settings_digest(self.model_dump(mode="json"))
 
 
@@ -226,12 +233,12 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 
 def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a profile's resolved settings its digest covers: not name and description, where clips are delivered,
-    nor marks as they are by default, which profiles of before there were any do not have.
+    """What of a profile's resolved settings its digest covers: not name and description, what counts as a defect,
+    where clips are delivered, nor marks as they are by default, which profiles of before there were any do not have.
 
     A tier counts as the schedule that it names, and nothing where that changes nothing.
     """
-    content = {name: value for name, value in settings.items() if name not in ("name", "description")}
+    content = {name: value for name, value in settings.items() if name not in ("name", "description", "quality")}
     if isinstance(preview := content.get("preview"), Mapping):
         content["preview"] = evaluated_settings(preview)
     if isinstance(delivery := content.get("delivery"), Mapping):

@@ -20,7 +20,7 @@ WEIGHTS_HINT = (
 )
 _TEST_PREFIX = "MAGI2_TEST_"
 _PATHS = (
-    *("ckpt_root", "configs", "inbox", "airflow_home", "label_font"),
+    *("ckpt_root", "configs", "inbox", "airflow_home", "label_font", "quality"),
     *("c2pa_certificate", "c2pa_key", "c2pa_trust"),
 )
 _NUMBERS = {
@@ -61,6 +61,8 @@ class Settings:
     """Who logs in there; unset where every visitor is an admin (MAGI2_AIRFLOW_USER)."""
     airflow_password: str | None = field(default=None, repr=False)
     """The password (MAGI2_AIRFLOW_PASSWORD)."""
+    quality: Path | None = None
+    """YAML file with other thresholds of defects than those by default, see docs/quality.md (MAGI2_QUALITY)."""
     device: str | None = None
     """cuda, musa or cpu, optionally with an index; by default what the machine has (MAGI2_DEVICE)."""
     ffmpeg: str | None = None

@@ -232,6 +232,13 @@ def _report(
     deployment: Deployment, recorder: CatalogRecorder, batch_id: str, *, started_at: datetime | None = None
 ) -> None:
     cost, made = recorder.cost(batch_id, deployment.price), recorder.made(batch_id)
-    report = build_report(deployment.store, batch_id, started_at=started_at, cost=cost, made=made)
+    report = build_report(
+        deployment.store,
+        batch_id,
+        started_at=started_at,
+        cost=cost,
+        made=made,
+        thresholds=deployment.thresholds,
+    )
     save_report(report, deployment.store)
     recorder.on_report(report)

@@ -33,4 +33,4 @@ def launch(
 def stage_result(stage: StageName, clip: Clip, event: ClipFinished) -> StageResult:
     """What a group told of a clip."""
     error = error_from_code(event.error_code, event.error or "") if event.error_code else None
-    return StageResult(stage, clip, event.state, event.seconds, event.key, event.flags, error)
+    return StageResult(stage, clip, event.state, event.seconds, event.key, event.flags, error, event.measures)

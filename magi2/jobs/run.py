@@ -114,7 +114,11 @@ def _results(
         patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, stored))
         tell(StageStarted(job.stage.value, len(stored)))
         for result in stored:
-            tell(ClipFinished(result.clip.clip_id, "reused", result.key, result.seconds, result.flags))
+            tell(
+                ClipFinished(
+                    result.clip.clip_id, "reused", result.key, result.seconds, result.flags, measures=result.measures
+                )
+            )
         return stored
 
 

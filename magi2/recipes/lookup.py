@@ -14,7 +14,7 @@ from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_flags, caption_key
-from magi2.recipes.result import StageResult
+from magi2.recipes.result import StageResult, measures_of
 from magi2.stages.contracts import check_promise, contract_of
 from magi2.types import NEGATIVE, Clip, StageName
 
@@ -127,7 +127,7 @@ class StoredClip:
 
     def _result(self, stage: StageName, manifest: Manifest, seconds: float) -> StageResult:
         flags = caption_flags(manifest.flags, self._book.enhancement_mode)
-        return StageResult(stage, self._clip, "reused", seconds, manifest.key, flags)
+        return StageResult(stage, self._clip, "reused", seconds, manifest.key, flags, measures=measures_of(manifest))
 
 
 def reusable_results(

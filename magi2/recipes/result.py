@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from magi2.artifacts.manifest import Manifest
 from magi2.errors import Magi2Error
+from magi2.quality.measures import MEASURES
 from magi2.types import Clip, StageName
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """What became of one clip in one stage. `flags` name fallbacks and defects; a flagged clip is not called good."""
+    """What became of one clip in one stage. `flags` name fallbacks; a flagged clip is not called good.
+
+    `measures` are what tells the defects of a delivered clip, see `magi2.quality`.
+    """
 
     stage: StageName
     clip: Clip
@@ -20,3 +25,10 @@ class StageResult:
     key: str | None = None
     flags: tuple[str, ...] = ()
     error: Magi2Error | None = None
+    measures: dict[str, Any] | None = None
+
+
+def measures_of(manifest: Manifest) -> dict[str, Any] | None:
+    """What the manifest of a delivered clip says that was measured; None of others, and where nothing was."""
+    found = manifest.report.get(MEASURES) if manifest.stage == StageName.MUX else None
+    return found if isinstance(found, dict) else None

@@ -30,9 +30,10 @@ from magi2.errors import (
     BudgetSpentError,
     cut,
 )
+from magi2.quality.thresholds import USUAL, Thresholds
 from magi2.report.counts import count_clips
 from magi2.report.markdown import to_markdown
-from magi2.report.outcomes import BatchResults, ShardOutcomes, file_flags, reported
+from magi2.report.outcomes import BatchResults, ShardOutcomes, judged, reported, stored_file
 from magi2.types import StageName, profile_stages
 
 LISTS = ("failed", "flagged", "over_budget", "cancelled", "done")
@@ -46,11 +47,13 @@ def build_report(
     started_at: datetime | None = None,
     cost: BatchCost | None = None,
     made: Collection[tuple[str, StageName]] = (),
+    thresholds: Thresholds = USUAL,
 ) -> ReportDocument:
     """The report of a planned batch; a clip that is not finished has failed in the first stage without a result.
 
     `started_at` is when its run began, by default when it was planned. `cost` is what the catalog knows of it, `made`
     the clip ids and stages that any attempt of the batch has made: what a later one reuses of them counts as made.
+    `thresholds` say what of the clips' measures counts as a defect.
     Results that cannot be read are the reason that stands at the clips which only they could tell of.
     Raises: InputError for an unknown batch, CorruptedArtifactError for another damaged document.
     """
@@ -58,12 +61,13 @@ def build_report(
     finished = load_finished(store, batch_id).finished
     unreadable: dict[str, str] = {}
     results = BatchResults(all_results(store, batch_folder(batch_id), unreadable=unreadable), made, unreadable)
-    shards = [ShardOutcomes(store, batch, shard, results) for shard in range(batch.shards)]
+    shards = [ShardOutcomes(store, batch, shard, results, thresholds) for shard in range(batch.shards)]
     lists: dict[str, list[ReportedClip]] = {name: [] for name in LISTS}
     lists["failed"] += map(_refused, batch.refused)
     clips = [clip for shard in shards for clip in shard.clips()]
     clips += [
-        _finished_before(store, clip, is_reused=not results.was_made(clip.clip_id, StageName.MUX)) for clip in finished
+        _finished_before(store, clip, thresholds, is_reused=not results.was_made(clip.clip_id, StageName.MUX))
+        for clip in finished
     ]
     for clip in clips:
         lists[_list_of(clip)].append(_priced(clip, cost))
@@ -129,8 +133,12 @@ def _stage_counts(counts: BatchCounts, cost: BatchCost | None) -> dict[str, Stag
     }
 
 
-def _finished_before(store: ArtifactStore, clip: FinishedClip, *, is_reused: bool) -> ReportedClip:
-    return reported(clip, key=clip.key, flags=[*clip.flags, *file_flags(store, clip.key)], reused=is_reused)
+def _finished_before(
+    store: ArtifactStore, clip: FinishedClip, thresholds: Thresholds, *, is_reused: bool
+) -> ReportedClip:
+    file = stored_file(store, clip)
+    quality = judged(clip, file.measures, thresholds)
+    return reported(clip, key=clip.key, flags=file.flags, reused=is_reused, quality=quality)
 
 
 def _refused(row: RefusedRow) -> ReportedClip:

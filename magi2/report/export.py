@@ -20,6 +20,7 @@ from magi2.artifacts.store import LONGEST_LINK, ArtifactStore
 from magi2.catalog.cost import BatchCost
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors, partial_file
+from magi2.quality.thresholds import USUAL, Thresholds
 from magi2.report.page import to_page
 from magi2.report.shared import SharedClip, share
 from magi2.report.tables import to_csv
@@ -47,11 +48,13 @@ def export_report(
     clips: ClipFiles,
     cost: BatchCost | None = None,
     made: Collection[tuple[str, StageName]] = (),
+    thresholds: Thresholds = USUAL,
 ) -> Exported:
     """Write the batch's report to `folder`, or bring the one that is there up to date.
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
-    `LONGEST_LINK`), or nothing; `cost` and `made` are what the catalog knows of the batch.
+    `LONGEST_LINK`), or nothing; `cost` and `made` are what the catalog knows of the batch,
+    `thresholds` those of defects.
     Raises: InputError for an unknown batch, for links to a server that has no address for browsers, or a folder that
     holds anything else or cannot be written to.
     """
@@ -60,7 +63,7 @@ def export_report(
             f"--clips link: browsers have no way to the server of {store.url}",
             hint="take --clips copy, or add &public_endpoint=https://host to MAGI2_STORE",
         )
-    shared = share(store, batch_id, cost, made)
+    shared = share(store, batch_id, cost, made, thresholds)
     _take(folder, batch_id)
     with_files = tuple(_with_files(clip, store, folder, clips) for clip in shared.clips)
     shared = replace(shared, clips=with_files)

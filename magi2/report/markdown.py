@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from magi2.batches.schema import Receipt, ReportDocument, ReportedClip, StageCount
 from magi2.config.price import amount_text
+from magi2.report.defects import flags_with_times
 
 
 def to_markdown(report: ReportDocument) -> str:
@@ -27,6 +28,8 @@ def _markdown(report: ReportDocument) -> Iterator[str]:
     if report.cancelled:
         yield f"- {len(report.cancelled)} clips cancelled"
     yield f"- {counts['clips_flagged']} clips flagged: finished, but not to be called good"
+    if counts["clips_unmeasured"]:
+        yield f"- {counts['clips_unmeasured']} finished clips were made by a version that did not look for defects"
     yield f"- {counts['clips_reused']} of the finished clips were reused: this batch made none of their stages"
     yield f"- {counts['stages_computed']} stages computed, {counts['stages_reused']} reused"
     if counts["clips_delivered"]:
@@ -75,7 +78,7 @@ def _failed_cells(clip: ReportedClip) -> list[object]:
 
 
 def _flagged_cells(clip: ReportedClip) -> list[object]:
-    return [(clip.clip_id or "")[:12], ", ".join(clip.names), ", ".join(clip.flags), clip.prompt]
+    return [(clip.clip_id or "")[:12], ", ".join(clip.names), ", ".join(flags_with_times(clip)), clip.prompt]
 
 
 def _delivered_cells(clip: ReportedClip, receipt: Receipt) -> list[object]:

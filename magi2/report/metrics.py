@@ -19,9 +19,12 @@ from prometheus_client.registry import Collector
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.store import ArtifactStore
 from magi2.catalog import BatchState, Catalog, ClipState, RunState
+from magi2.catalog.quality import FlaggedTotals, Quality
 from magi2.catalog.totals import Totals, read_totals
 from magi2.config.price import Price
 from magi2.errors import Magi2Error
+from magi2.quality.defects import DEFECTS
+from magi2.quality.thresholds import USUAL, Thresholds
 from magi2.types import StageName
 
 RECENT = timedelta(hours=24)
@@ -30,11 +33,16 @@ ENDED = (RunState.MADE, RunState.REUSED, RunState.FAILED, RunState.CANCELLED)
 OTHER = "other"
 
 
-def exposition(catalog: Catalog, store: ArtifactStore, price: Price | None, *, at: datetime) -> bytes:
+def exposition(
+    catalog: Catalog, store: ArtifactStore, price: Price | None, *, at: datetime, thresholds: Thresholds = USUAL
+) -> bytes:
     """All metrics as text of Prometheus' format 0.0.4. Raises InfrastructureError when the catalog does not answer."""
     totals = read_totals(catalog.database, recent_since=at - RECENT)
+    flagged = Quality(catalog.database, thresholds).totals(at - RECENT)
     registry = CollectorRegistry()
-    registry.register(_Collector([*_of_catalog(totals, at), *_of_store(store), *_of_price(price)]))
+    registry.register(
+        _Collector([*_of_catalog(totals, at), *_of_quality(flagged), *_of_store(store), *_of_price(price)])
+    )
     return generate_latest(registry)
 
 
@@ -85,6 +93,14 @@ def _ratios(totals: Totals) -> Iterator[Metric]:
     share = "Loading weights as a share of the seconds that clips took in 24 hours; NaN without any."
     working = totals.recent_seconds
     yield _gauge("magi2_weight_load_ratio", share, totals.recent_loads / working if working else math.nan)
+
+
+def _of_quality(totals: FlaggedTotals) -> Iterator[Metric]:
+    counts = {kind: totals.defects.get(kind, 0) for kind in DEFECTS}
+    yield _gauges("magi2_defective_clips", "Finished clips that have a defect, by kind.", "defect", counts)
+    yield _gauge("magi2_unmeasured_clips", "Finished clips in which no defects were looked for.", totals.unmeasured)
+    share = "Clips with a defect, as a share of those finished in 24 hours; NaN without any."
+    yield _gauge("magi2_defective_ratio", share, totals.recent_flagged / totals.recent if totals.recent else math.nan)
 
 
 def _of_store(store: ArtifactStore) -> Iterator[Metric]:

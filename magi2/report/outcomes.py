@@ -16,6 +16,7 @@ from magi2.batches.schema import (
     BatchDocument,
     ClipDocument,
     ClipResult,
+    FinishedClip,
     Receipt,
     ReportedClip,
     ResultsDocument,
@@ -31,9 +32,13 @@ from magi2.errors import (
     InputError,
     cut,
 )
+from magi2.quality.defects import Judgement, judge
+from magi2.quality.measures import Measures
+from magi2.quality.thresholds import Thresholds
 from magi2.recipes.book import mux_recipe
 from magi2.recipes.captions import stored_caption
 from magi2.recipes.marking import marked_texts
+from magi2.recipes.result import measures_of
 from magi2.types import StageName, clip_stages
 
 logger = logging.getLogger(__name__)
@@ -83,8 +88,11 @@ class BatchResults:
 class ShardOutcomes:
     """What became of the clips of one shard."""
 
-    def __init__(self, store: ArtifactStore, batch: BatchDocument, shard: int, results: BatchResults) -> None:
+    def __init__(
+        self, store: ArtifactStore, batch: BatchDocument, shard: int, results: BatchResults, thresholds: Thresholds
+    ) -> None:
         self._store, self._batch, self._shard, self._results = store, batch, shard, results
+        self._thresholds = thresholds
         document = load_shard_document(store, batch.batch_id, shard)
         self._digest = document.profile_digest
         self._finished = document.finished
@@ -122,12 +130,18 @@ class ShardOutcomes:
             stages[stage.value] = StageOutcome(state=row.state, seconds=row.seconds or 0.0)
             if not row.has_artifact:
                 reason = cut(row.error or row.state, MAX_REASON)
-                outcome = {"stage": stage.value, "error_code": row.error_code, "reason": reason}
+                outcome: dict[str, Any] = {"stage": stage.value, "error_code": row.error_code, "reason": reason}
                 return reported(planned, flags=flags, stages=stages, deliveries=receipts, **outcome)
         flags += file.flags if file else ()
         is_reused = file is not None and not self._results.was_made(clip_id, StageName.MUX) and file.state == "reused"
         return reported(
-            planned, flags=flags, stages=stages, key=file and file.key, reused=is_reused, deliveries=receipts
+            planned,
+            flags=flags,
+            stages=stages,
+            key=file and file.key,
+            reused=is_reused,
+            deliveries=receipts,
+            quality=judged(planned, file.measures, self._thresholds) if file else None,
         )
 
     def _receipts(self, clip: ClipDocument) -> tuple[Receipt, ...]:
@@ -165,8 +179,7 @@ class ShardOutcomes:
         this batch named, or is made from what this batch decoded; not where stages are forced, which compare with it.
         """
         if finished := self._finished.get(clip.clip_id):
-            flags = (*finished.flags, *file_flags(self._store, finished.key))
-            return ClipResult(clip_id=clip.clip_id, state="reused", key=finished.key, flags=flags)
+            return stored_file(self._store, finished)
         told = self._results.of(self._shard, StageName.MUX, clip.clip_id)
         if told and told.has_artifact:
             return told
@@ -176,7 +189,13 @@ class ShardOutcomes:
         manifest = next((manifest for manifest in found if manifest), None)
         if manifest is None:
             return None
-        return ClipResult(clip_id=clip.clip_id, state="made", key=manifest.key, flags=tuple(manifest.flags))
+        return ClipResult(
+            clip_id=clip.clip_id,
+            state="made",
+            key=manifest.key,
+            flags=tuple(manifest.flags),
+            measures=measures_of(manifest),
+        )
 
     def _file_keys(self, clip: ClipDocument) -> list[str]:
         named = self._results.keys(StageName.MUX, clip.clip_id)
@@ -200,13 +219,20 @@ class ShardOutcomes:
         return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]
 
 
-def file_flags(store: ArtifactStore, key: str | None) -> tuple[str, ...]:
-    """The flags of a file that was there when a batch was planned; of one that is gone or damaged, that."""
+def stored_file(store: ArtifactStore, clip: FinishedClip) -> ClipResult:
+    """What stands for the result of a file that was there when a batch was planned; its flags say if it is no more."""
+    manifest, flags = None, ("removed_since",)
     try:
-        manifest = store.find(StageName.MUX, key) if key else None
+        manifest = store.find(StageName.MUX, clip.key) if clip.key else None
     except CorruptedArtifactError:
-        return ("damaged_since",)
-    return manifest.flags if manifest else ("removed_since",)
+        flags = ("damaged_since",)
+    return ClipResult(
+        clip_id=clip.clip_id,
+        state="reused",
+        key=clip.key,
+        flags=(*clip.flags, *(manifest.flags if manifest else flags)),
+        measures=measures_of(manifest) if manifest else None,
+    )
 
 
 def _find_file(store: ArtifactStore, key: str) -> Manifest | None:
@@ -216,14 +242,23 @@ def _find_file(store: ArtifactStore, key: str) -> Manifest | None:
         return None  # it will be made anew
 
 
-def reported(planned: ClipDocument, *, flags: Sequence[str], **outcome: Any) -> ReportedClip:
-    """A planned clip as a report shows it, with each flag once."""
+def judged(planned: ClipDocument, measures: object, thresholds: Thresholds) -> Judgement | None:
+    """How a delivered clip is to be judged by what was measured; None where nothing was."""
+    found = Measures.of(measures)
+    return judge(found, planned.expect, thresholds) if found else None
+
+
+def reported(
+    planned: ClipDocument, *, flags: Sequence[str], quality: Judgement | None = None, **outcome: Any
+) -> ReportedClip:
+    """A planned clip as a report shows it, with each flag once, those of its defects last."""
     return ReportedClip(
         clip_id=planned.clip_id,
         names=planned.names,
         prompt=cut(planned.prompt, MAX_PROMPT),
         profile=planned.profile_name,
         seed=planned.seed,
-        flags=tuple(dict.fromkeys(flags)),
+        flags=tuple(dict.fromkeys([*flags, *(quality.flags if quality else ())])),
+        quality=quality.to_json() if quality else None,
         **outcome,
     )

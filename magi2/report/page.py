@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from magi2.batches.schema import ReportDocument
 from magi2.config.price import amount_text
+from magi2.report.defects import flags_with_times, quality_text
 from magi2.report.plain import duration, plain
 from magi2.report.shared import SharedClip, SharedReport
 
@@ -85,6 +86,7 @@ def _figures(report: ReportDocument) -> Element:
     figures = [
         ("done", str(len(report.done))),
         ("flagged", str(len(report.flagged))),
+        *([("not measured", str(unmeasured))] if (unmeasured := report.counts["clips_unmeasured"]) else []),
         ("reused, made before this batch", str(report.counts["clips_reused"])),
         (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
         ("from start to end", duration(report.seconds)),
@@ -164,7 +166,8 @@ def _whole(clip: SharedClip) -> Iterator[Element]:
         yield _node("p", _text(clip.missing or "no file is kept beside this page"))
     facts = [("clip", (reported.clip_id or "")[:12]), ("profile", reported.profile), ("seed", str(reported.seed))]
     facts += [("tags", ", ".join(clip.tags))] if clip.tags else []
-    facts += [("flags", ", ".join(reported.flags))] if reported.flags else []
+    facts += [("flags", ", ".join(flags_with_times(reported)))] if reported.flags else []
+    facts += [("quality", quality_text(reported))] if reported.stage is None else []
     facts += [("made", "before this batch")] if reported.reused else []
     facts += [(name, f"{each.state}, {each.seconds:.1f} s") for name, each in reported.stages.items()]
     if reported.accelerator_seconds:

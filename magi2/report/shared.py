@@ -11,6 +11,7 @@ from magi2.batches.documents import load_batch, load_report
 from magi2.batches.rerun import batch_clips
 from magi2.batches.schema import ReportDocument, ReportedClip
 from magi2.catalog.cost import BatchCost
+from magi2.quality.thresholds import USUAL, Thresholds
 from magi2.report.build import LISTS, build_report
 from magi2.types import StageName
 
@@ -59,11 +60,15 @@ class SharedReport:
 
 
 def share(
-    store: ArtifactStore, batch_id: str, cost: BatchCost | None, made: Collection[tuple[str, StageName]] = ()
+    store: ArtifactStore,
+    batch_id: str,
+    cost: BatchCost | None,
+    made: Collection[tuple[str, StageName]] = (),
+    thresholds: Thresholds = USUAL,
 ) -> SharedReport:
-    """The batch as it stands, without files yet; `cost` and `made` as in `build_report`, which says what it raises."""
+    """The batch as it stands, without files yet; the rest is as in `build_report`, which says what it raises."""
     batch, stored = load_batch(store, batch_id), load_report(store, batch_id)
-    report = build_report(store, batch_id, cost=cost, made=made)
+    report = build_report(store, batch_id, cost=cost, made=made, thresholds=thresholds)
     if stored is not None:
         report = report.model_copy(update={"seconds": stored.seconds})  # of the run, not up to this moment
     whole = {clip.clip_id: clip for clip in batch_clips(store, batch_id)}

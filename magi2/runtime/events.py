@@ -96,7 +96,10 @@ class StoreBack(_Strict):
 
 @dataclass(frozen=True)
 class ClipFinished(_Strict):
-    """What became of one clip. Memory is the device's peak, accelerator seconds count every rank's."""
+    """What became of one clip. Memory is the device's peak, accelerator seconds count every rank's.
+
+    `measures` are those of a delivered clip.
+    """
 
     clip_id: ClipId
     state: Literal["made", "reused", "failed"]
@@ -107,6 +110,7 @@ class ClipFinished(_Strict):
     error: str | None = None
     peak_memory_bytes: Count = 0
     accelerator_seconds: Seconds = 0.0
+    measures: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ class EventTeller:
                 peak_memory_bytes=self._peak_memory() if made else 0,
                 # A clip that failed held the accelerators just as long.
                 accelerator_seconds=seconds * self._ranks if worked and result.stage in ACCELERATOR_STAGES else 0.0,
+                measures=result.measures,
             )
         )
 

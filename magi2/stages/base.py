@@ -27,7 +27,7 @@ from magi2.errors import (
     in_one_line,
 )
 from magi2.files import machine_error
-from magi2.recipes.result import StageResult
+from magi2.recipes.result import StageResult, measures_of
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import TENSORS, Contract, check_contract, check_promise, contract_of
 from magi2.stages.software import made_by
@@ -225,7 +225,7 @@ class Stage(ABC, Generic[Models]):
         state: Literal["made", "reused"] = "made" if product else "reused"
         logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
         seconds, flags = time.monotonic() - started, self.flags(manifest, product)
-        return StageResult(self.name, clip, state, seconds, manifest.key, flags)
+        return StageResult(self.name, clip, state, seconds, manifest.key, flags, measures=measures_of(manifest))
 
     def _obtain(self, clip: Clip) -> tuple[Manifest, Product | None]:
         """The clip's artifact. Raises: the clip's error, in our classes; GroupLostError, or an error of `load`."""

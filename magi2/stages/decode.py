@@ -14,13 +14,16 @@ from torch import Tensor
 from magi2.artifacts.recipe import Recipe
 from magi2.errors import ContractError
 from magi2.media.audio import write_audio
-from magi2.media.frames import FrameStatistics, to_uint8
+from magi2.media.frames import to_uint8
 from magi2.media.lossless import LosslessWriter
+from magi2.media.picture_measures import PictureMeasures
+from magi2.media.sound_measures import sound_measures
 from magi2.models.audio_vae.model import AudioDecoder
 from magi2.models.audio_vae.resample import resample_fourier
 from magi2.models.audio_vae.state_dict import load_audio_decoder
 from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.video_vae.loading import load_wan_decoder
+from magi2.quality.measures import MEASURES
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product
 from magi2.stages.contracts import PICTURE, SOUND, preview_contract, refine_contract
@@ -51,7 +54,7 @@ class DecodeInputs:
 
 
 class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
-    """Writes FFV1 RGB and 44.1 kHz float sound; black, frozen, silent or non-finite results are flagged.
+    """Writes FFV1 RGB and 44.1 kHz float sound, and measures both on the way; what is a defect is judged by readers.
 
     Ranks share the windows of the turbo decoder; the Wan decoder runs on rank 0.
     """
@@ -94,15 +97,17 @@ class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
         if folder is None or models.audio is None:
             deque(frames, maxlen=0)  # what this rank decodes goes to rank 0
             return None
-        statistics = FrameStatistics()
-        self._write_picture(clip, frames, folder / PICTURE, statistics)
+        seen = PictureMeasures(float(frame_rate(self.context.book.profile)))
+        self._write_picture(clip, frames, folder / PICTURE, seen)
         samples = resample_fourier(models.audio.decode(inputs.audio.to(self.context.device)))
-        statistics.add_audio(samples)
         write_audio(folder / SOUND, samples)
         return Product(
             files={PICTURE: folder / PICTURE, SOUND: folder / SOUND},
-            flags=statistics.flags,
-            report={"frames": statistics.frame_count, "audio_samples": samples.shape[-1]},
+            report={
+                "frames": seen.frame_count,
+                "audio_samples": samples.shape[-1],
+                MEASURES: {"picture": seen.report(), "sound": sound_measures(samples.cpu())},
+            },
         )
 
     def write(self, clip: Clip, outputs: Product | None, folder: Path) -> Product:
@@ -110,7 +115,7 @@ class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
             raise ContractError("the rank that publishes a clip decoded nothing")
         return outputs
 
-    def _write_picture(self, clip: Clip, decoded: Iterator[Tensor], path: Path, statistics: FrameStatistics) -> None:
+    def _write_picture(self, clip: Clip, decoded: Iterator[Tensor], path: Path, seen: PictureMeasures) -> None:
         profile = self.context.book.profile
         size, total = profile.refiner or profile.preview, delivered_frames(profile)
         writer = LosslessWriter(
@@ -120,11 +125,11 @@ class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
             with writer:
                 for pixels in decoded:
                     frames = to_uint8(pixels, profile.decode.rounding)
-                    statistics.add_frames(pixels, frames)
+                    seen.add(pixels, frames)
                     writer.write(frames)
-                    self.context.progress.step(self.name, clip, statistics.frame_count, total)
-                if statistics.frame_count != total:
-                    raise ContractError(f"decoded {statistics.frame_count} frames, {total} were planned")
+                    self.context.progress.step(self.name, clip, seen.frame_count, total)
+                if seen.frame_count != total:
+                    raise ContractError(f"decoded {seen.frame_count} frames, {total} were planned")
         finally:
             if isinstance(decoded, Generator):
                 decoded.close()  # now, since other ranks wait until their windows are taken

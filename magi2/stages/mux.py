@@ -18,6 +18,7 @@ from magi2.media.poster import write_contact_sheet, write_poster, write_thumbnai
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.media.watermarked import write_watermarked
 from magi2.media.watermarks import Watermark, load_watermark
+from magi2.quality.measures import MEASURES
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.recipes.marking import clip_tags
 from magi2.stages.base import Product, Stage
@@ -71,7 +72,8 @@ class MuxStage(Stage["Watermark | None"]):
         return Product(
             files={name: folder / name for name in (CLIP, POSTER, THUMBNAIL, CONTACT_SHEET, PROBE)},
             flags=decoded.flags,
-            report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)},
+            report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)}
+            | {name: decoded.report[name] for name in (MEASURES,) if name in decoded.report},
         )
 
     def _decoded(self, clip: Clip, key: str) -> Manifest:

@@ -22,6 +22,7 @@ OPTIONS = {
     "c2pa_key": "PEM file of its private key",
     "c2pa_command": "A program that signs in its place, and its arguments: a JSON array",
     "c2pa_timestamp_url": "Time-stamp server that is asked for each signature",
+    "quality": "YAML file with other thresholds of defects than the usual ones",
     "ffmpeg": "Path of ffmpeg, 5.1 or later",
     "price_per_accelerator_hour": "What an hour of one accelerator costs",
     "currency": "Its currency",

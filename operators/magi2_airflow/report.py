@@ -39,7 +39,8 @@ class ReportOperator(Magi2Operator):
         store, recorder = patience.store_of(self.batch_id), CatalogRecorder.of(deployment)
         cost, made = recorder.cost(self.batch_id, deployment.price), recorder.made(self.batch_id)
         begun = context["dag_run"].start_date
-        report = patience(lambda: build_report(store, self.batch_id, started_at=begun, cost=cost, made=made))
+        known: dict[str, Any] = {"started_at": begun, "cost": cost, "made": made, "thresholds": deployment.thresholds}
+        report = patience(lambda: build_report(store, self.batch_id, **known))
         address = patience(lambda: save_report(report, store))
         summary: dict[str, Any] = {"batch_id": self.batch_id, "report": address, **report.counts}
         recorder.on_report(report)

@@ -71,7 +71,7 @@ TABLE = [
     ),
     Row(
         "magi2_airflow.renders",
-        "artifacts batches catalog config deployment errors prompts recipes report types",
+        "artifacts batches catalog config deployment errors prompts quality recipes report types",
         "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount magi2_airflow.places"),
@@ -93,7 +93,7 @@ TABLE = [
     Row(
         "demo_world",
         "artifacts batches checkpoints.layout checkpoints.whole config deployment errors files jobs.render media "
-        "models prompts sampling stages types",
+        "models prompts quality sampling stages types",
         "PIL magi2 numpy safetensors tokenizers torch transformers",
         heavy=True,
     ),
@@ -101,7 +101,7 @@ TABLE = [
     Row(
         "magi2.cli",
         "artifacts batches catalog checkpoints config delivery deployment errors inputs jobs.by_hand jobs.render "
-        "media.delivery media.fitness media.marks platform prompts recipes report stages types",
+        "media.delivery media.fitness media.marks platform prompts quality recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
@@ -117,7 +117,7 @@ TABLE = [
         "runtime types",
     ),
     # What a run leaves behind: reports, status, figures.
-    Row("magi2.report", "artifacts batches catalog config errors files recipes types", "prometheus_client"),
+    Row("magi2.report", "artifacts batches catalog config errors files quality recipes types", "prometheus_client"),
     Row("magi2.report.plain"),
     # Clips rendered again from their sidecars.
     Row(
@@ -131,9 +131,13 @@ TABLE = [
     ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     # The deployment: store and catalog, opened together.
-    Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors recipes"),
+    Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors quality recipes"),
     # The database, and the gate that asks it whether work may go on.
-    Row("magi2.catalog", "artifacts batches config errors files stages.contracts types", "alembic psycopg2 sqlalchemy"),
+    Row(
+        "magi2.catalog",
+        "artifacts batches config errors files quality recipes.result stages.contracts types",
+        "alembic psycopg2 sqlalchemy",
+    ),
     Row("magi2.runtime.lock magi2.runtime.run_folder", "artifacts errors files runtime.job"),
     Row("magi2.runtime.events magi2.runtime.exit_codes", "errors", "pydantic"),
     # Delivery: one clip brought to its targets.
@@ -151,7 +155,7 @@ TABLE = [
     Row(
         "magi2.stages",
         "artifacts checkpoints.layout checkpoints.whole config errors files inputs kernels media models parallel "
-        "platform prompts recipes sampling types",
+        "platform prompts quality.measures recipes sampling types",
         "torch",
         heavy=True,
     ),
@@ -179,9 +183,11 @@ TABLE = [
     Row(
         "magi2.recipes",
         "artifacts config errors media.delivery media.label media.marks media.watermarks models.preview.lengths "
-        "prompts stages.contracts types",
+        "prompts quality.measures stages.contracts types",
     ),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
+    # What of a clip counts as a defect, when its measures are read.
+    Row("magi2.quality", "config.strict errors types", "pydantic yaml"),
     Row(
         "magi2.config",
         "delivery.names errors inputs media.delivery models.preview.config models.refiner.config "
@@ -193,7 +199,7 @@ TABLE = [
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs media.colours", "PIL json_repair openai pydantic"),
-    Row("magi2.media", "errors files media", "PIL numpy torch", heavy=True),
+    Row("magi2.media", "errors files media quality.measures", "PIL numpy torch", heavy=True),
     Row("magi2.sampling", "errors types", "torch", heavy=True),
     Row("magi2.models.text_encoder", "errors models", "safetensors tokenizers torch transformers", heavy=True),
     Row("magi2.models", "errors kernels parallel", "safetensors torch", heavy=True),
@@ -233,6 +239,7 @@ TABLE = [
     Row("magi2.parallel.layout magi2.parallel.memory", "errors"),
     Row("magi2.delivery.names", "errors inputs types"),
     # Known to all.
+    Row("magi2.quality.measures"),
     Row("magi2.inputs", "errors files", "regex yaml"),
     Row("magi2.files", "errors"),
     Row("magi2.types", "errors"),

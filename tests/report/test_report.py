@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,11 @@ from magi2.errors import (
     Magi2Error,
 )
 from magi2.prompts.caption import Caption
+from magi2.quality.thresholds import Thresholds
 from magi2.recipes.captions import CAPTION, FALLBACK
 from magi2.report import build_report, save_report, to_markdown
-from magi2.types import Clip, StageName
+from magi2.types import Clip, Expect, StageName
+from tests.quality.written_measures import measures
 from tests.report_samples import BOOKS, NO_REFINER, TINY, TOLD, clip, deliver, planned, publish_files, run_stages
 
 
@@ -51,6 +54,7 @@ def test_every_clip_is_in_exactly_one_list(store: LocalStore) -> None:
     assert report.counts == {
         "clips_done": 2,
         "clips_flagged": 1,
+        "clips_unmeasured": 3,
         "clips_failed": 2,
         "clips_over_budget": 0,
         "clips_cancelled": 0,
@@ -254,6 +258,35 @@ def test_flagged_file_of_an_earlier_run_is_not_called_good(store: LocalStore, tm
     report = build_report(store, plan.batch_id)
     assert [(c.flags, c.reused) for c in report.flagged] == [(("clipped_audio",), True)]
     assert (report.counts["clips_reused"], report.done) == (1, ())
+
+
+def test_defects_are_judged_when_the_report_is_made(store: LocalStore, tmp_path: Path) -> None:
+    resting = clip(1)
+    deliver(store, resting, tmp_path, measures=measures(still_from=4))
+    plan = planned(store, [resting])
+    (flagged,) = build_report(store, plan.batch_id).flagged
+    assert flagged.flags == ("frozen",)
+    assert flagged.quality and flagged.quality["defects"] == [{"kind": "frozen", "spans": [[3.6, 10.0]]}]
+    assert "frozen 3.6-10.0 s" in to_markdown(build_report(store, plan.batch_id))
+    (good,) = build_report(store, plan.batch_id, thresholds=Thresholds(still_s=9.0)).done
+    assert (good.flags, good.quality and good.quality["still_s"]) == ((), 6.4)
+
+
+def test_a_clip_that_may_rest_is_good_and_its_rest_is_told(store: LocalStore, tmp_path: Path) -> None:
+    resting = replace(clip(1), expect=Expect("rest", "any"))
+    deliver(store, resting, tmp_path, measures=measures(still_from=4, silent_from=0))
+    (good,) = build_report(store, planned(store, [resting]).batch_id).done
+    assert good.quality and (good.quality["still_share"], good.quality["silent_share"]) == (0.64, 1.0)
+
+
+def test_a_clip_of_a_version_that_did_not_measure_is_not_flagged_and_said_to_be_so(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    old = clip(1)
+    deliver(store, old, tmp_path)
+    report = build_report(store, planned(store, [old]).batch_id)
+    assert (report.flagged, report.done[0].quality, report.counts["clips_unmeasured"]) == ((), None, 1)
+    assert "1 finished clips were made by a version that did not look for defects" in to_markdown(report)
 
 
 def test_flags_of_a_cached_clips_caption_and_embeddings_are_named(store: LocalStore, tmp_path: Path) -> None:

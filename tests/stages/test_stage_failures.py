@@ -14,13 +14,16 @@ from torch import Tensor
 from magi2.artifacts.local import LocalStore
 from magi2.errors import CheckpointError, GroupLostError, ImageError, PromptTooLongError
 from magi2.models.text_encoder.encoder import TextEncoder
+from magi2.quality.defects import judge
+from magi2.quality.measures import Measures
+from magi2.quality.thresholds import USUAL
 from magi2.recipes.book import RecipeBook
 from magi2.stages.decode import Decoders, DecodeStage
 from magi2.stages.encode import EncodeStage
 from magi2.stages.enhance import EnhanceStage
 from magi2.stages.mux import MuxStage
 from magi2.stages.render import Outcome, run_stage
-from magi2.types import Clip, StageName
+from magi2.types import Clip, Expect, StageName
 from tests.render_helpers import (
     digests,
     flip_byte,
@@ -398,7 +401,11 @@ class FakeAudio:
 
 
 def lively(index: int) -> Tensor:
-    return torch.full((3, 32, 64), -0.5 + index / 125)
+    """A bright square that goes from side to side."""
+    frame = torch.full((3, 32, 64), -0.5)
+    left = abs(index % 80 - 40)
+    frame[:, 8:24, left : left + 16] = 0.5
+    return frame
 
 
 @pytest.fixture
@@ -414,12 +421,14 @@ def undecoded(preview_render: Rendered, tmp_path: Path) -> Path:
     [
         (lively, 0.5, ()),
         (lambda index: torch.full((3, 32, 64), -1.0), 0.5, ("black", "frozen")),
-        (lambda index: torch.full((3, 32, 64), 0.3), 0.5, ("frozen",)),
+        (lambda index: lively(0), 0.5, ("frozen",)),
+        (lambda index: torch.full((3, 32, 64), -1.0) if index else lively(0), 0.5, ("black", "frozen")),
+        (lambda index: lively(min(index, 62)), 0.5, ("frozen",)),
         (lively, 0.0, ("silent",)),
-        (lambda index: torch.where(lively(index) > 0.4, torch.nan, lively(index)), 0.5, ("non_finite",)),
+        (lambda index: lively(index).index_put_((torch.tensor(0),) * 3, torch.tensor(torch.nan)), 0.5, ("non_finite",)),
     ],
 )
-def test_dead_clips_are_flagged_when_made_and_when_reused(
+def test_defects_of_clips_are_measured_and_found_when_made_and_when_reused(
     frame: Callable[[int], Tensor],
     level: float,
     flags: tuple[str, ...],
@@ -431,8 +440,11 @@ def test_dead_clips_are_flagged_when_made_and_when_reused(
     monkeypatch.setattr(DecodeStage, "load", lambda self: Decoders(FakeVideo(frame), FakeAudio(level)))
     context = make_context(tiny_checkpoint, undecoded, preview_render.profile)
     (outcome,), (again,) = (render(context, preview_render.clips[:1]) for _ in range(2))
-    assert (failure_code(outcome), outcome.flags) == (None, flags)
-    assert (set(states(again).values()), again.flags) == ({"reused"}, flags)
+    assert (failure_code(outcome), outcome.flags) == (None, ())
+    assert set(states(again).values()) == {"reused"}
+    for each in (outcome, again):
+        measures = Measures.of(each.results[-1].measures)
+        assert measures and judge(measures, Expect(), USUAL).flags == flags
 
 
 def test_another_number_of_frames_than_planned_is_refused(

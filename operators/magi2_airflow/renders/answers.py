@@ -10,8 +10,9 @@ from magi2.catalog.counts import BatchCounts, StageCounts
 from magi2.catalog.pages import ListedClip
 from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.config.price import Price
+from magi2.quality.defects import Judgement
 from magi2.types import StageName
-from magi2_airflow.renders.contract import Batch, ClipCard, StageBar, StageStep
+from magi2_airflow.renders.contract import Batch, ClipCard, Quality, StageBar, StageStep
 from magi2_airflow.renders.deployment import PageDeployment
 from magi2_airflow.renders.links import Links, run_path, task_path
 
@@ -70,12 +71,18 @@ def card(clip: ListedClip, price: Price | None, links: Links) -> ClipCard:
         failed_stage=clip.failed_stage,
         reason=clip.reason,
         flags=list(clip.flags),
+        is_measured=clip.is_measured,
         seconds=clip.seconds,
         accelerator_seconds=clip.accelerator_seconds,
         cost=cost(price, clip.accelerator_seconds),
         updated_at=clip.updated_at,
         media=links.media(clip.artifact_key),
     )
+
+
+def quality(judgement: Judgement | None) -> Quality | None:
+    """How a clip is judged."""
+    return None if judgement is None else Quality(**judgement.to_json())
 
 
 def timeline(

@@ -68,10 +68,11 @@ def get_batch(site: Site, batch_id: BatchId) -> Batch:
 def facets(site: Site, batch_id: BatchId) -> Facets:
     """What the clips can be filtered by."""
     site.batch(batch_id)
+    site.quality.bring_up_to_date(batch_id)
     found = site.pages.facets(batch_id)
     lists = {
         name: [Facet(value=value, count=count) for value, count in getattr(found, name).items()]
-        for name in ("states", "profiles", "tags")
+        for name in ("states", "profiles", "tags", "flags")
     }
     return Facets(**lists)
 

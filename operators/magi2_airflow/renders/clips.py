@@ -36,7 +36,9 @@ def list_clips(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
         shard=wanted.shard,
         failed_stage=wanted.stage,
         reason=wanted.reason,
+        flag=wanted.flag,
     )
+    site.quality.bring_up_to_date(batch_id)
     order = PageSort(wanted.sort)
     page = site.pages.clips(query, sort=order, descending=wanted.descending, offset=wanted.offset, limit=wanted.limit)
     cards = [answers.card(each, site.price, links) for each in page.rows]
@@ -93,6 +95,7 @@ def find(site: PageDeployment, stage: StageName, key: str) -> Manifest | None:
 def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) -> Clip:
     """All about one clip. Raises HTTPException 404 when there is none."""
     batch, record = site.batch(batch_id), require_clip(site, batch_id, clip_id)
+    site.quality.bring_up_to_date(batch_id)
     (listed,) = site.pages.these([(batch_id, clip_id)])
     card = answers.card(listed, site.price, links)
     runs = site.catalog.runs.of_clip(batch_id, clip_id)
@@ -114,6 +117,7 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
         settings=dict(settings),
         recipe=stored.recipe,
         timeline=steps,
+        quality=answers.quality(site.quality.of(batch_id, clip_id)),
         manifest=links.manifest(batch_id, clip_id, StageName.MUX) if record.artifact_key else None,
         run_path=run_path(batch.dag_id, batch.run_id),
         task_path=latest.task_path if latest else None,

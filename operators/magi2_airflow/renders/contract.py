@@ -166,6 +166,7 @@ class ClipCard(Answer):
     failed_stage: str | None
     reason: str | None
     flags: list[str]
+    is_measured: bool
     seconds: float
     accelerator_seconds: float
     cost: float | None
@@ -189,11 +190,15 @@ class Facet(Answer):
 
 
 class Facets(Answer):
-    """Every value that occurs in the batch; of tags the 200 most frequent."""
+    """Every value that occurs in the batch; of tags the 200 most frequent.
+
+    Of flags also `any`, and `unmeasured`: finished, by a version that did not look for defects.
+    """
 
     states: list[Facet]
     profiles: list[Facet]
     tags: list[Facet]
+    flags: list[Facet]
 
 
 class FailureGroup(Answer):
@@ -261,11 +266,29 @@ class StageStep(Answer):
     log_path: str | None = None
 
 
+class Defect(Answer):
+    """A kind of defect, and from when to when it is, in seconds of the clip."""
+
+    kind: str
+    spans: list[tuple[float, float]]
+
+
+class Quality(Answer):
+    """How a finished clip is judged today. Still and silent: its longest stretch, and the share of the clip."""
+
+    defects: list[Defect]
+    seconds: float
+    still_s: float
+    still_share: float
+    silent_s: float
+    silent_share: float
+
+
 class Clip(ClipCard):
     """All about one clip; `prompt` is whole here. `caption` is the prompt as enhanced.
 
     `settings` is the resolved profile, `recipe` what determines the delivered file. `store_problem` says why caption,
-    images or recipe are missing when the store did not give them.
+    images or recipe are missing when the store did not give them. `quality` is null where nothing was measured.
     """
 
     error_code: str | None
@@ -276,6 +299,7 @@ class Clip(ClipCard):
     settings: dict[str, Any]
     recipe: dict[str, Any] | None
     timeline: list[StageStep]
+    quality: Quality | None
     manifest: str | None
     run_path: str | None
     task_path: str | None

@@ -10,6 +10,7 @@ from fastapi import Depends, HTTPException, Path
 from magi2.catalog import BatchRecord
 from magi2.catalog.overview import Overview
 from magi2.catalog.pages import Pages
+from magi2.catalog.quality import Quality
 from magi2.deployment import Deployment
 from magi2_airflow.renders.airflow_check import AirflowCheck
 from magi2_airflow.renders.counts_cache import CountsCache
@@ -28,6 +29,11 @@ class PageDeployment(Deployment):
     def pages(self) -> Pages:
         """Clips in lists."""
         return Pages(self.catalog.database)
+
+    @cached_property
+    def quality(self) -> Quality:
+        """The defects of clips, under the thresholds of this deployment."""
+        return Quality(self.catalog.database, self.thresholds)
 
     @cached_property
     def counts(self) -> CountsCache:

@@ -17,5 +17,5 @@ router = APIRouter()
 @router.get("/metrics")
 def metrics(site: Site) -> Response:
     """Counted in the catalog at this moment."""
-    content = exposition(site.catalog, site.store, site.price, at=datetime.now(UTC))
+    content = exposition(site.catalog, site.store, site.price, at=datetime.now(UTC), thresholds=site.thresholds)
     return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)

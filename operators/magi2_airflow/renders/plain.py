@@ -13,7 +13,7 @@ from magi2.catalog import ClipState
 from magi2.config.price import amount_text
 from magi2_airflow.renders.batches import Offset, failures, list_batches, one_batch
 from magi2_airflow.renders.clips import list_clips, one_clip, others
-from magi2_airflow.renders.contract import Batch, Clip, ClipCard, StageBar, StageStep
+from magi2_airflow.renders.contract import Batch, Clip, ClipCard, Defect, StageBar, StageStep
 from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
 from magi2_airflow.renders.html import Markup, element, link, page, table
 from magi2_airflow.renders.links import Links, Root
@@ -156,6 +156,7 @@ def _facts(clip: Clip) -> Markup:
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
     facts = {
         "state": ", ".join([state, *clip.flags]),
+        "defects": "; ".join(map(_defect, clip.quality.defects)) if clip.quality else "",
         "prompt": clip.prompt,
         "caption": clip.caption or clip.store_problem,
         "seed": clip.seed,
@@ -166,6 +167,10 @@ def _facts(clip: Clip) -> Markup:
     }
     pairs = ((element("dt", name), element("dd", value)) for name, value in facts.items() if value not in (None, ""))
     return element("dl", *(part for pair in pairs for part in pair))
+
+
+def _defect(defect: Defect) -> str:
+    return f"{defect.kind} {', '.join(f'{start:.1f}-{end:.1f} s' for start, end in defect.spans)}"
 
 
 def _money(batch: Batch) -> str:

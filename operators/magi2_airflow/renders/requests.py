@@ -70,7 +70,7 @@ class BudgetRequest(ActionRequest):
 class ClipFilter(BaseModel):
     """Which clips; all that are given must hold. `text` is looked for in prompt, names and clip id.
 
-    `stage` and `reason` are those of a failure.
+    `stage` and `reason` are those of a failure; `flag` is a flag, `any`, or `unmeasured`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,6 +82,7 @@ class ClipFilter(BaseModel):
     shard: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
     stage: StageText | None = None
     reason: Annotated[str | None, Field(max_length=10_000)] = None
+    flag: Annotated[str | None, Field(max_length=200)] = None
 
 
 class ClipsWanted(ClipFilter):

@@ -1,7 +1,7 @@
 // One batch: how far it is, what failed and why, and its clips as a wall of posters.
 import { BatchActions, RerunFailed } from "./actions.js";
 import { BatchBadges, BatchNumbers } from "./batches.js";
-import { count, plural } from "./format.js";
+import { count, flagName, plural } from "./format.js";
 import { ClipGrid } from "./grid.js";
 import { Answer, Choice, Heading, Said, SearchBox, StageBars, When } from "./parts.js";
 import { h, useState } from "./react.js";
@@ -19,6 +19,7 @@ const FILTERS = {
   show: "state",
   profile: "profile",
   tag: "tag",
+  flag: "flag",
   text: "text",
   shard: "shard",
   stage: "stage",
@@ -190,6 +191,14 @@ function Filters({ route, facets }) {
         value: filter.tag,
         options: options(facets.tags),
         onChange: set("tag"),
+      }),
+    facets?.flags.length > 0 &&
+      h(Choice, {
+        label: "Flag",
+        any: "Flagged or not",
+        value: filter.flag,
+        options: facets.flags.map((each) => [each.value, `${flagName(each.value)} (${count(each.count)})`]),
+        onChange: set("flag"),
       }),
     h(Choice, { label: "Order", value: filter.order, options: ORDERS, onChange: set("order") }),
     isNarrow && h(Narrowed, { filter, route }),

@@ -1,7 +1,8 @@
 // One clip: the picture first, then what it was made from, what each stage did, and every way on from here.
 import { RerunClip } from "./actions.js";
-import { acceleratorTime, clipName, duration, money } from "./format.js";
+import { acceleratorTime, clipName, duration, flagName, money } from "./format.js";
 import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
+import { Quality } from "./quality.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
 import { useServer } from "./server.js";
@@ -21,6 +22,7 @@ export function Clip({ route, batch, mayAct, isFirst, batchId }) {
         h(Head, { clip, mayAct, isFirst }),
         clip.store_problem && h("p", { className: "refusal", role: "status" }, h(Said, { text: clip.store_problem })),
         h("div", { className: "clip" }, h(Picture, { clip }), h(Origin, { clip, currency: batch?.currency })),
+        clip.media && h(Quality, { quality: clip.quality }),
         h(Timeline, { steps: clip.timeline, currency: batch?.currency }),
         h(Others, { clip, route }),
         h(
@@ -46,7 +48,7 @@ function Head({ clip, mayAct, isFirst }) {
         { className: "title" },
         h(Heading, { isFirst }, h(ClipName, { clip })),
         h(Badge, { state: clip.state }),
-        clip.flags.map((flag) => h(Badge, { key: flag, state: "flagged", label: flag })),
+        clip.flags.map((flag) => h(Badge, { key: flag, state: "flagged", label: flagName(flag) })),
       ),
       h(
         "div",

@@ -72,3 +72,8 @@ export function plural(number, word) {
 export function clipName(clip) {
   return clip.names[0] || clip.clip_id.slice(0, 12);
 }
+
+/** A flag in words: `one_coloured` is "one coloured". */
+export function flagName(flag) {
+  return flag.replaceAll("_", " ");
+}

@@ -1,0 +1,1 @@
+"""From a clip's measures to its defects, judged when somebody reads them; torch-free."""
