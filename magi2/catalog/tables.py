@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
