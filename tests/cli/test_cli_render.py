@@ -172,6 +172,35 @@ def test_stages_by_hand(magi2: Magi2, tmp_path: Path) -> None:
     assert absent.code == 2 and "has no stage 'refine'" in absent.err
 
 
+def test_deliver_by_hand_goes_where_row_option_or_profile_says(
+    magi2: Magi2, two_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(two_clips, tmp_path / "store")
+    for name in ("studio", "archive"):
+        (tmp_path / name).mkdir()
+    targets = {name: str(tmp_path / name) for name in ("studio", "archive")}
+    monkeypatch.setenv("MAGI2_DELIVERY_TARGETS", json.dumps(targets))
+    rows = [{"prompt": "one", "seed": 0, "name": "first", "delivery_target": "studio"}, {"prompt": "two", "seed": 1}]
+    (tmp_path / "two.json").write_text(json.dumps(rows))
+    prompts = ["--prompts", "two.json", *TINY]
+
+    said = magi2("stage", "deliver", *prompts, "--set", "delivery.target=archive", "--json")
+    assert said.code == 0 and [clip["state"] for clip in json.loads(said.out)["clips"]] == ["made", "made"]
+    assert (tmp_path / "studio" / "two" / "first_0_tiny-preview.mp4").is_file()
+    assert (tmp_path / "archive" / "two" / "row_2_1_tiny-preview.mp4").is_file() and not (tmp_path / "out").exists()
+
+    told = rendered(magi2, "--prompts", "two.json", "--out", "folder", "--set", "delivery.target=archive")
+    places = {clip["names"][0]: clip["deliveries"][0]["target"] for clip in told["clips"]}
+    assert places == {"first": "studio", "row 2": "--out"} and len(list((tmp_path / "folder").iterdir())) == 3
+    first = next(clip for clip in told["clips"] if clip["names"] == ["first"])
+    assert first["stages"]["deliver"] == "reused" and first["deliveries"][0]["name"] == "two/first_0_tiny-preview.mp4"
+
+    unknown = magi2("render", *prompts, "--set", "delivery.target=studios")
+    assert unknown.code == 2 and "did you mean 'studio'?" in unknown.err
+    missing = magi2("stage", "deliver", "--prompt", "never rendered", *TINY)
+    assert missing.code == 1 and "run the mux stage first" in missing.out
+
+
 def test_what_retention_took_is_not_made_again(magi2: Magi2, two_clips: Path, tmp_path: Path) -> None:
     shutil.copytree(two_clips, tmp_path / "store")
     prompt = ["--prompt", "one", "--seed", 0]
