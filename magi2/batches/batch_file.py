@@ -41,6 +41,8 @@ from magi2.prompts.figures import check_figure_mentions, parse_image_argument
 from magi2.types import RESTS, Clip, Expect, FigureImage, check_seed, derive_seed
 
 MAX_PRIORITY = 1_000_000
+_MAX_ALIKE = 10
+"""Rows of one reason that are listed each; more of them say something of the whole file."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -52,15 +54,20 @@ class BadRow:
     reason: str
     place: str | None = None
 
+    @property
+    def where(self) -> str:
+        """Its line, and its number among those that begin there."""
+        return self.place or f"line {self.number}"
+
     def __str__(self) -> str:
-        return f"{self.place or f'line {self.number}'}: {self.reason}"
+        return f"{self.where}: {self.reason}"
 
 
 class BadRowsError(InputError):
     """Rows that cannot be rendered, where none may be skipped."""
 
     def __init__(self, rows: Sequence[BadRow]) -> None:
-        listing = "\n".join(f"  {row}" for row in rows)
+        listing = "\n".join(f"  {line}" for line in _listed(rows))
         super().__init__(f"{len(rows)} bad rows, nothing was started:\n{listing}")
         self.rows = tuple(rows)
 
@@ -73,10 +80,22 @@ class Batch:
     bad_rows: tuple[BadRow, ...]
 
     def require_good(self) -> Batch:
-        """This batch. Raises BadRowsError listing every bad row, if there is one."""
+        """This batch. Raises BadRowsError listing every bad row, if there is one; many for one reason are told once."""
         if self.bad_rows:
             raise BadRowsError(self.bad_rows)
         return self
+
+
+def _listed(rows: Sequence[BadRow]) -> Iterator[str]:
+    alike: dict[str, list[BadRow]] = {}
+    for row in rows:
+        alike.setdefault(row.reason, []).append(row)
+    for row in rows:
+        others = alike[row.reason]
+        if len(others) <= _MAX_ALIKE:
+            yield str(row)
+        elif row is others[0]:
+            yield f"{row} (so are {len(others) - 1} more rows, the last in {others[-1].where})"
 
 
 def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:

@@ -190,7 +190,7 @@ class _Table:
         problem = record.problem or self._header_again(record) or self._problem(record)
         if problem:
             return Row(record.line, {}, problem)
-        return Row(record.line, dict(zip(self.columns, map(_cell, record.cells), strict=True)))
+        return Row(record.line, dict(zip(self.columns, map(str.strip, record.cells), strict=True)))
 
     def _header_again(self, record: _Record) -> str | None:
         names = tuple(cell.strip().casefold() for cell in record.cells)
@@ -236,10 +236,6 @@ class _Table:
 
     def _has_number(self, cells: Sequence[str]) -> bool:
         return any(name in _NUMBERS and cell.strip() for name, cell in zip(self.columns, cells, strict=True))
-
-
-def _cell(text: str) -> str:
-    return text if text.strip() else ""
 
 
 def _separator(header: str) -> str:

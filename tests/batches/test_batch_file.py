@@ -255,6 +255,17 @@ def test_a_bad_value_is_a_bad_row(row: dict[str, Any], reason: str, tmp_path: Pa
     assert "\n" not in found
 
 
+def test_what_is_wrong_with_many_rows_is_told_once(tmp_path: Path) -> None:
+    rows = "".join(f"A cat {number},{number},\n" for number in range(1, 5_001))
+    batch = read(tmp_path, "a.csv", f"prompt,seed\n{rows},7\n")
+    with pytest.raises(InputError) as caught:
+        batch.require_good()
+    first, alike, other = str(caught.value).splitlines()
+    assert first == "5001 bad rows, nothing was started:"
+    assert alike.startswith("  line 2: has more cells") and "4999 more rows, the last in line 5001" in alike
+    assert other == "  line 5002: the prompt is empty"
+
+
 def test_rows_of_one_line_are_told_apart_by_their_place(tmp_path: Path) -> None:
     batch = read(tmp_path, "a.json", '[{"prompt": "x"}, {"prompt": ""}, {"prompt": "y"}, 7]')
     assert [clip.names for clip in batch.clips] == [("row 1",), ("row 3",)]

@@ -114,7 +114,7 @@ GOOD: dict[str, tuple[str, list[list[str]]]] = {
     "one column over several lines": ('prompt\n"A cat\nA dog"\n', [["A cat\nA dog"]]),
     "a line that ends in a comma": ('prompt,seed\n"A cat,\nasleep",5\n', [["A cat,\nasleep", "5"]]),
     "a prompt that is called one": ("prompt,seed\nprompt,\n", [["prompt", ""]]),
-    "quoted blanks": ('prompt,tags\n"A cat"," x, y"\n', [["A cat", " x, y"]]),
+    "quoted blanks": ('prompt,tags\n"A cat"," x, y"\n', [["A cat", "x, y"]]),
     "rows of empty cells": ("prompt,seed\n\n,\n ,\t\nA,\n , , ,\n", [["A", ""]]),
     "semicolons": ("prompt;seed\nA, b;1\n", [["A, b", "1"]]),
     "tabs": ("prompt\tseed\nA, b; c\t1\n", [["A, b; c", "1"]]),

@@ -211,7 +211,7 @@ def test_verify_says_what_is_bad_and_fails(
 
 
 def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": ""}\n')
+    (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": ""}\n{"prompt": "a "}\n')
     overrides = [argument for override in SMALL for argument in ("--set", override)]
     arguments = ["plan", "batch.jsonl", "--profile", "tiny-preview", *overrides]
     refused = magi2(*arguments)
@@ -220,6 +220,7 @@ def test_plan_is_a_dry_run(magi2: Magi2, tmp_path: Path, monkeypatch: pytest.Mon
     content = json.loads(said.out)
     assert (content["clips"], content["cached"], content["missing"]["mux"]) == (2, 0, 2)
     assert content["refused"] == ["line 3: the prompt is empty"]
+    assert content["repeats"] == 1
     assert content["content_producer"] == ""
     assert "an empty ContentProducer (set MAGI2_CONTENT_PRODUCER)" in magi2(*arguments, "--on-bad-rows", "skip").out
     monkeypatch.setenv("MAGI2_LABEL_FONT", str(tmp_path / "absent.ttf"))

@@ -206,6 +206,11 @@ def test_the_negative_prompt_is_a_file_of_ours_and_can_be_another(tmp_path: Path
     other.write_text("no fog\n")
     assert load_negative_prompt(load_profile("tiny", CONFIGS, [f"text.negative_prompt={other}"]), CONFIGS) == "no fog"
     assert load_negative_prompt(load_profile("tiny", CONFIGS, ["text.use_negative_prompt=false"]), CONFIGS) is None
+    other.write_text(" no\u200b  fog\r\n", encoding="utf-16")
+    assert load_negative_prompt(load_profile("tiny", CONFIGS, [f"text.negative_prompt={other}"]), CONFIGS) == "no fog"
+    other.write_text("\u200b\n")
+    with pytest.raises(ConfigError, match=r"negative prompt file .*negative.txt shows nothing"):
+        load_negative_prompt(load_profile("tiny", CONFIGS, [f"text.negative_prompt={other}"]), CONFIGS)
     with pytest.raises(ConfigError, match="negative prompt file"):
         load_negative_prompt(load_profile("tiny", CONFIGS, ["text.negative_prompt=absent.txt"]), CONFIGS)
 
