@@ -56,8 +56,9 @@ def deliver_clips(
 
     with TemporaryDirectory() as scratch, work_lock(*place, timeout_s=math.inf, on_wait=tell):
         signer = Signer.of(deployment.settings)
-        added = {"book": book, "signer": signer, "price": deployment.price}
-        delivery = ClipDelivery(store, job.batch_id, targets, Path(scratch), **added)
+        delivery = ClipDelivery(
+            store, job.batch_id, targets, Path(scratch), book=book, signer=signer, price=deployment.price
+        )
         teller.stage_started(job.stage, len(work.clips))
         for clip in work.clips:
             before_clip()

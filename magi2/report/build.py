@@ -136,7 +136,7 @@ def _stage_counts(counts: BatchCounts, cost: BatchCost | None) -> dict[str, Stag
 def _finished_before(
     store: ArtifactStore, clip: FinishedClip, thresholds: Thresholds, *, is_reused: bool
 ) -> ReportedClip:
-    file = stored_file(store, clip)
+    file = stored_file(store, clip.clip_id, clip)
     quality = judged(clip, file.measures, thresholds)
     return reported(clip, key=clip.key, flags=file.flags, reused=is_reused, quality=quality)
 

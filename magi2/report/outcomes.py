@@ -17,6 +17,7 @@ from magi2.batches.schema import (
     ClipDocument,
     ClipResult,
     FinishedClip,
+    FinishedFile,
     Receipt,
     ReportedClip,
     ResultsDocument,
@@ -179,7 +180,7 @@ class ShardOutcomes:
         this batch named, or is made from what this batch decoded; not where stages are forced, which compare with it.
         """
         if finished := self._finished.get(clip.clip_id):
-            return stored_file(self._store, finished)
+            return stored_file(self._store, clip.clip_id, finished)
         told = self._results.of(self._shard, StageName.MUX, clip.clip_id)
         if told and told.has_artifact:
             return told
@@ -219,18 +220,18 @@ class ShardOutcomes:
         return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]
 
 
-def stored_file(store: ArtifactStore, clip: FinishedClip) -> ClipResult:
+def stored_file(store: ArtifactStore, clip_id: str, file: FinishedClip | FinishedFile) -> ClipResult:
     """What stands for the result of a file that was there when a batch was planned; its flags say if it is no more."""
     manifest, flags = None, ("removed_since",)
     try:
-        manifest = store.find(StageName.MUX, clip.key) if clip.key else None
+        manifest = store.find(StageName.MUX, file.key) if file.key else None
     except CorruptedArtifactError:
         flags = ("damaged_since",)
     return ClipResult(
-        clip_id=clip.clip_id,
+        clip_id=clip_id,
         state="reused",
-        key=clip.key,
-        flags=(*clip.flags, *(manifest.flags if manifest else flags)),
+        key=file.key,
+        flags=(*file.flags, *(manifest.flags if manifest else flags)),
         measures=measures_of(manifest) if manifest else None,
     )
 
