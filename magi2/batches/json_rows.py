@@ -1,6 +1,6 @@
 """Rows of JSON: an array, one value a line, or values over several lines, whatever the file is called.
 
-Each row is read alone: what is no JSON costs its row, and reading goes on where the next object begins.
+Each row is read alone: what is no JSON costs its row, and reading goes on where the next row begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from magi2.inputs.text import RepeatedKeyError, load_json, quoted, shown
 _BLANKS = re.compile(r"[ \t\n]*")
 _REST_OF_LINE = re.compile(r"[ \t]*(?:\n|\Z)")
 _SIGN = re.compile(r"[ \t\n]*(?:,|(?=\])|\Z)")
-_NEXT_OBJECT = re.compile(r"\n(?=[ \t]*\{)")
+_NEXT_ROW = re.compile(r'\n(?=[ \t]*\{|"(?:[^"\\\n]|\\.)*"[ \t]*(?:\n|\Z))')
+"""A line that begins with an object, or is a string without indentation: what is indented belongs to a row above."""
 _WINDOWS = (2**12, 2**16, MAX_ROW_CHARS)
 """How much of the text is looked at for the end of a value, until it is found: a copy of the rest would cost more."""
 _LONGEST_WORD = 16
@@ -89,10 +90,10 @@ class _Reader:
             return Row(line, {}, f"not JSON: {error}"), True
 
     def _fault(self, start: int, line: int, reason: str) -> tuple[Row, bool]:
-        """The row that begins at `start` in `line` as no JSON, up to where the next one begins."""
+        """The row that begins at `start` in `line` as no JSON; reading goes on where the next one begins."""
         self.at, self.line = start, line
         if self.text[start] in "{[":
-            following = _NEXT_OBJECT.search(self.text, start)
+            following = _NEXT_ROW.search(self.text, start)
             self._move(following.end() if following else len(self.text))
         else:
             self._move(self.text.find("\n", start) + 1 or len(self.text))

@@ -56,6 +56,8 @@ def test_every_shape_gives_the_same_rows(shape: str) -> None:
         ('{"seed": ' + "9" * 5000 + '}\n"C"', ["C"], {1: "a number has 5000 characters"}),
         ('{"tags": ' + "[" * 5000 + "]" * 5000 + '}\n{"prompt": "C"}', ["C"], {1: "nested more than"}),
         ('{"prompt": "A\tB"}\n"C"', ["C"], {1: "Invalid control character"}),
+        ("{'prompt': 'A'}\n\"C\"", ["C"], {1: "Expecting property name"}),
+        ('{\n "tags": [\n  "x"\n "y"\n ]\n}\n"C"', ["C"], {1: "lines 1 to 6 are passed over"}),
         ('7\nnull\ntrue\n[1]\n"C"', ["C"], {1: "is a int", 2: "is a NoneType", 3: "is a bool", 4: "is a list"}),
         (f'{{"tags": {["x"] * (MAX_TAGS + 1)}}}\n"C"'.replace("'", '"'), ["C"], {1: f"has {MAX_TAGS + 1} tags"}),
     ],
