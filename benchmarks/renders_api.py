@@ -35,14 +35,14 @@ from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
-from magi2.types import Clip, StageName
+from magi2.types import ARTIFACT_STAGES, Clip, StageName
 from tools.local_airflow import LocalAirflow
 
 LIVE = f"{0:016x}"
 FINISHED = [f"{number:016x}" for number in range(1, 10)]
 ARTIFACTS = 100
 SEEDS_A_PROMPT = 5
-STAGES = list(StageName)
+STAGES = list(ARTIFACT_STAGES)
 PICTURE = b"\xff\xd8\xff" + bytes(20_000)
 FILM_BYTES = 40 * 2**20
 

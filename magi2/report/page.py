@@ -169,6 +169,7 @@ def _whole(clip: SharedClip) -> Iterator[Element]:
     facts += [("flags", ", ".join(flags_with_times(reported)))] if reported.flags else []
     facts += [("quality", quality_text(reported))] if reported.stage is None else []
     facts += [("made", "before this batch")] if reported.reused else []
+    facts += [("delivered", f"{each.target}: {each.name}") for each in reported.deliveries]
     facts += [(name, f"{each.state}, {each.seconds:.1f} s") for name, each in reported.stages.items()]
     if reported.accelerator_seconds:
         facts.append(("on accelerators", duration(reported.accelerator_seconds)))

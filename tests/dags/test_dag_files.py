@@ -97,6 +97,11 @@ def test_stages_follow_each_other_in_a_group_that_is_mapped_over_shards(render: 
         assert render.get_task(f"shard.{stage}").get_closest_mapped_task_group() is not None
 
 
+def test_a_shard_is_delivered_before_others_go_on(render: DAG) -> None:
+    weights = [len(render.get_task(f"shard.{stage}").get_flat_relative_ids(upstream=True)) for stage in STAGES]
+    assert weights == sorted(weights) and render.get_task("shard.deliver").weight_rule == "upstream"
+
+
 def test_stages_are_skipped_by_no_one(render: DAG) -> None:
     assert all(render.get_task(f"shard.{stage}").trigger_rule == "all_success" for stage in STAGES)
 
