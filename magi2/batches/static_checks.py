@@ -6,7 +6,7 @@ Each is a function of a list below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from magi2.checkpoints.whole import require_whole
 from magi2.config.load import load_negative_prompt
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.errors import ConfigError, InputError, PromptTooLongError
+from magi2.errors import ConfigError, PromptTooLongError
 from magi2.models.text_encoder.tokenizer import load_prompt_tokenizer, require_at_most
 from magi2.parallel.layout import ParallelLayout
 from magi2.prompts.compact import compact_prompt
@@ -121,18 +121,3 @@ class ClipCheck:
 
 
 CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (ClipCheck.is_read_whole,)
-
-
-def check_clips(clips: Sequence[Clip], profiles: Mapping[str, Profile], site: Site) -> None:
-    """Raises InputError that lists each clip with which something is wrong, by the name that its row gave it; what is
-    wrong with a single one is raised as it is."""
-    check, faults = ClipCheck(site, profiles.__getitem__), []
-    for clip in clips:
-        try:
-            check(clip)
-        except InputError as error:
-            if len(clips) == 1:
-                raise
-            faults.append(f"  {clip.names[0] if clip.names else clip.short_id}: {error}")
-    if faults:
-        raise InputError("\n".join([f"{len(faults)} clips cannot be rendered, nothing was started:", *faults]))

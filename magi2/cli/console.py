@@ -45,9 +45,9 @@ def warn_of_mismatch(deployment: Deployment) -> None:
 def check_machine(deployment: Deployment, profiles: Collection[Profile], clips: Sequence[Clip]) -> None:
     """Refuse what cannot be made or delivered here before anything is, and say which ffmpeg is used in another's place.
 
-    Raises: as `check_profiles` and `check_clips` do, MissingToolError as `fit_ffmpeg` does, what `check_signing` does.
+    Raises: as `check_profiles` does, MissingToolError as `fit_ffmpeg` does, what `check_signing` does.
     """
-    from magi2.batches.static_checks import Site, check_clips, check_profiles
+    from magi2.batches.static_checks import Site, check_profiles
     from magi2.delivery.credentials import check_signing
     from magi2.media.fitness import fit_ffmpeg
 
@@ -55,9 +55,7 @@ def check_machine(deployment: Deployment, profiles: Collection[Profile], clips: 
     if program.passed_over:
         errors.print(f"warning: {program.path} is used, since {program.passed_over}", style="yellow")
     check_signing(deployment.settings)
-    site = Site(deployment.settings, deployment.weights)
-    check_profiles(profiles, clips, site)
-    check_clips(clips, {profile.digest(): profile for profile in profiles}, site)
+    check_profiles(profiles, clips, Site(deployment.settings, deployment.weights))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ STAGES = ["enhance", "encode", "preview", "refine", "decode", "mux", "deliver"]
 
 @pytest.fixture(scope="module")
 def finished(site: Site) -> Run:
-    """Two shards, in one of which a clip fails in encode; one row is refused. The clips are brought to a folder."""
+    """Two shards, whose clips are brought to a folder; of the rows two are refused, one of them for its length."""
     (site.folder / "studio").mkdir()
     batch = site.batch("night", KITE, LONG, BOAT, EMPTY)
     return site.run(batch, failure_limit=2, delivery_target="studio")
@@ -41,16 +41,16 @@ def test_finished_clips_are_at_the_target_under_their_names(finished: Run) -> No
     assert [finished.xcom("shard.deliver", shard)["made"] for shard in (0, 1)] == [1, 1]
 
 
-def test_failing_clip_sinks_neither_its_shard_nor_its_neighbours(finished: Run) -> None:
+def test_refused_rows_sink_no_other_and_no_stage_starts_for_them(finished: Run) -> None:
     report = finished.report
     assert finished.state == "success", report
     assert [clip["names"] for clip in report["done"]] == [["kite"], ["boat"]]
     assert [(c["names"], c["stage"], c["error_code"]) for c in report["failed"]] == [
+        (["row 2"], "plan", "input"),
         (["row 4"], "plan", "input"),
-        (["long"], "encode", "prompt_too_long"),
     ]
     assert all(len(clip["prompt"]) <= 200 for clip in report["failed"])
-    assert finished.xcom("shard.encode", 0)["failed"] == 1
+    assert finished.xcom("shard.enhance", 0)["made"] == 1
     for clip in report["done"]:
         assert finished.site.store.fetch("mux", clip["key"], "clip.mp4").stat().st_size > 10_000
 

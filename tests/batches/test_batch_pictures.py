@@ -17,7 +17,7 @@ from magi2.batches.schema import ClipDocument
 from magi2.config.profiles import Profiles
 from magi2.inputs.files import InputRoots
 from magi2.media.image import Picture
-from tests.media.test_media_integrity import noisy, saved
+from tests.media.picture_samples import noisy, saved
 from tests.render_helpers import CONFIGS
 
 

@@ -9,13 +9,16 @@ from typing import Any
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.intake import plan_location
-from magi2.batches.plan import BatchOptions, BatchPlan, Shard, save_plan
+from magi2.batches.batch_file import read_batch
+from magi2.batches.plan import BatchOptions, BatchPlan, Shard, plan_batch, save_plan
 from magi2.batches.results import write_results
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.deployment import Deployment
 from magi2.errors import error_text
 from magi2.jobs.recorder import CatalogRecorder
+from magi2.recipes.load import recipe_book
 from magi2.recipes.result import StageResult
 from magi2.report import build_report, save_report
 from magi2.runtime.events import ClipFinished
@@ -49,12 +52,15 @@ def render_batch(
 ) -> str:
     """Plan and render a batch file; the batch's id."""
     store = open_store(settings.store)
-    plan = plan_location(
-        str(path),
-        settings=settings,
+    profiles, weights = Profiles(settings.configs, profile, overrides), CheckpointFolder(settings.checkpoint_root())
+    batch = read_batch(path, profiles)  # not as plans of files do, which find a clip that is to fail in a stage
+    books = {digest: recipe_book(each, settings, weights) for digest, each in profiles.by_digest.items()}
+    plan = plan_batch(
+        batch,
+        name=path.stem,
+        source=str(path),
         store=store,
-        profile=profile,
-        overrides=overrides,
+        book_of=books.__getitem__,
         options=BatchOptions(),
         origin={"dag_id": "magi2_render_batch", "run_id": run_id, "requested_by": "ann"},
     )

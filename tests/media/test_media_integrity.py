@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import random
 import struct
 import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
 from magi2.errors import ImageError
 from magi2.media.image import load_picture
+from tests.media.picture_samples import noisy, png_chunk, saved
 
 WHITE = (255, 255, 255)
 SHAPES: dict[str, dict[str, Any]] = {
@@ -32,23 +31,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "WEBP": {},
     "WEBP lossless": {"lossless": True},
 }
-
-
-def noisy(width: int = 96, height: int = 64, seed: int = 0) -> Image.Image:
-    """Shades that a file cannot hold in a few bytes."""
-    noise = np.random.default_rng(seed).normal(0, 12, (height, width, 3))
-    ramp = np.linspace(40, 200, width)[None, :, None]
-    return Image.fromarray((ramp + noise).clip(0, 255).astype(np.uint8))
-
-
-def saved(image: Image.Image, file_format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, file_format, **options)
-    return buffer.getvalue()
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def refusal(content: bytes) -> str:

@@ -17,7 +17,7 @@ from PIL import Image, ImageCms, ImageDraw
 from magi2.errors import ImageError
 from magi2.media import image as image_module
 from magi2.media.image import FORMATS, load_image, load_picture, load_reference
-from tests.media.test_media_integrity import noisy, png_chunk, saved
+from tests.media.picture_samples import noisy, png_chunk, saved
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
 
