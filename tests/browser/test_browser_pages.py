@@ -18,7 +18,7 @@ def test_the_menu_leads_to_the_batches_and_on_to_one(page: Page, site: BrowserSi
     page.find(".batch-link", "live")
     row = next(row for row in page.all(".batch") if "night" in row.text)
     assert "3 / 4" in row.text and "by ann" in row.text and "EUR" not in row.text
-    assert "encode: 2 made, 1 reused, 1 failed of 4" in row.get_attribute("textContent")
+    assert "enhance: 2 made, 1 reused, 1 failed of 4" in row.get_attribute("textContent")
     page.click(".batch-link", "night")
     page.find("h1", "night")
     assert f"batch={site.night}" in page.chromium.current_url

@@ -60,7 +60,7 @@ def test_a_too_long_prompt_fails_alone_and_before_the_network_runs(
     clips = [make_clip(profile, prompt) for prompt in (LONG, "an egret")]
     outcomes = render(make_context(tiny_checkpoint, tmp_path / "store", profile), clips)
     assert [failure_code(outcome) for outcome in outcomes] == ["prompt_too_long", None]
-    assert [len(outcome.results) for outcome in outcomes] == [2, 5]
+    assert [len(outcome.results) for outcome in outcomes] == [1, 5]  # enhance counts already
     assert len(encoded) == 1 and encoded[0] <= 30
     error = outcomes[0].failure and outcomes[0].failure.error
     assert "limit 30" in str(error) and "on_overflow: truncate" in str(error)
