@@ -72,12 +72,20 @@ def no_connections(connection: str) -> Secret:
 
 
 class Targets:
-    """The deployment's targets, each opened when first asked for. `out` is the folder of a command, as `OUT`."""
+    """The deployment's targets, each opened when first asked for: before, no disk or server is looked at.
+
+    `out` is the folder of a command, as `OUT`.
+    """
 
     def __init__(
-        self, targets: Mapping[str, TargetSettings], secrets: Mapping[str, Secret], connections: Connections
+        self,
+        targets: Mapping[str, TargetSettings],
+        secrets: Mapping[str, Secret],
+        connections: Connections,
+        settings: Settings,
     ) -> None:
         self._targets = targets
+        self._settings = settings
         self._secrets = secrets
         self._connections = connections
         self._open: dict[str, Place] = {}
@@ -91,9 +99,7 @@ class Targets:
             _check(name, target, secrets)
         if out is not None:
             targets[OUT] = TargetSettings(url=str(out.absolute()))
-        for name, target in targets.items():
-            _check_apart(name, target, settings)
-        return cls(targets, secrets, connections)
+        return cls(targets, secrets, connections, settings)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,10 +121,13 @@ class Targets:
     def open(self, name: str) -> Place:
         """The target, ready to be written to; nothing is asked of it yet.
 
-        Raises: InputError for an unknown one, ConfigError for a connection that gives no credentials.
+        Raises: InputError for an unknown one; ConfigError for a connection that gives no credentials, or a folder that
+        is not apart from the store and MAGI2_INBOX.
         """
         if name not in self._open:
-            self._open[name] = self._place(self._targets[self.require(name)])
+            target = self._targets[self.require(name)]
+            _check_apart(name, target, self._settings)
+            self._open[name] = self._place(target)
         return self._open[name]
 
     def _place(self, target: TargetSettings) -> Place:

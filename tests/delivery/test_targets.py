@@ -102,4 +102,4 @@ def test_no_target_shares_files_with_the_store_or_the_inbox(place: str, tmp_path
         "MAGI2_DELIVERY_TARGETS": json.dumps({"studio": str(tmp_path / place)}),
     }
     with pytest.raises(ConfigError, match="are not apart"):
-        Targets.of(Settings.from_environment(given))
+        Targets.of(Settings.from_environment(given)).open("studio")
