@@ -181,8 +181,11 @@ def planted(count: int, seconds: Sequence[float], seed: int, tell: Callable[[str
                 for place, (start, end) in places(length).items():
                     if name == "shorter" and place != "end":
                         continue
+                    bad = clip.with_defect(name, start, end)
+                    if not bad.differs_from(clip):
+                        continue  # a white disc on black has no colour to lose
                     tried += 1
-                    measures = measure(clip.with_defect(name, start, end))
+                    measures = measure(bad)
                     if flag not in judge(measures, CONTINUOUS, USUAL).flags:
                         missed.append(f"{name} of {length} s at the {place}")
                     value = _told(flag, measures, start, end)
@@ -191,7 +194,7 @@ def planted(count: int, seconds: Sequence[float], seed: int, tell: Callable[[str
                         grows = MARGINS[flag].grows
                         weakest[key] = (min if grows else max)(value, weakest.get(key, value))
         tell(f"{tried} planted, {len(missed)} missed")
-    return {"planted": tried, "missed": missed, "weakest": weakest, "quietest_sound_db": min(loudness)}
+    return {"planted": tried, "missed": missed, "weakest": weakest, "quietest_sound_db": min(loudness, default=None)}
 
 
 def _told(flag: str, measures: Measures, start: float, end: float) -> float | None:

@@ -14,6 +14,8 @@ from magi2.media.delivery import SAMPLE_RATE_HZ
 
 Part = tuple[int, int]
 """From and to, in frames or samples."""
+SEEN = 0.05
+"""Less than that, of -1..1, nobody sees."""
 SHIFT = 0.25
 """Of the picture's width."""
 
@@ -34,6 +36,12 @@ class Decoded:
         else:
             samples = SOUND_DEFECTS[name](samples, (round(start * SAMPLE_RATE_HZ), round(end * SAMPLE_RATE_HZ)))
         return Decoded(pixels, samples, self.fps)
+
+    def differs_from(self, other: Decoded) -> bool:
+        """Whether anybody could see or hear a difference."""
+        if self.samples.shape != other.samples.shape or not torch.equal(self.samples, other.samples):
+            return True
+        return not torch.allclose(self.pixels, other.pixels, atol=SEEN)
 
 
 def _fill(level: tuple[float, float, float]) -> Callable[[Tensor, Part], None]:

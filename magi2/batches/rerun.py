@@ -53,7 +53,7 @@ def rerun_batch(
     references, clips = References(scratch, InputRoots((scratch,))), []
     for clip in select_clips(store, batch_id, only):
         profile, local = changed[clip.profile_digest], with_local_images(clip, store, scratch)
-        again = replace(_with_treatments(local, profile, references), profile_digest=profile.digest())
+        again = _under(profile, _with_treatments(local, profile, references), overrides)
         clips.append(_placed(again, profile, placing, moves=moves))
     return Batch(without_collisions(clips), ()), {profile.digest(): profile for profile in changed.values()}
 
@@ -68,6 +68,12 @@ def _with_treatments(clip: Clip, profile: Profile, references: References) -> Cl
     except ImageError as error:
         logger.warning("clip %s: %s", clip.short_id, error)
         return clip
+
+
+def _under(profile: Profile, clip: Clip, overrides: Sequence[str]) -> Clip:
+    """The clip under a changed profile; what its row expects stays unless the change is about that."""
+    says_more = any(override.startswith("quality.") for override in overrides)
+    return replace(clip, profile_digest=profile.digest(), expect=profile.quality.expect if says_more else clip.expect)
 
 
 def rerun_conf(

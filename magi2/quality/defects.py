@@ -61,9 +61,6 @@ def judge(measures: Measures, expect: Expect, thresholds: Thresholds) -> Judgeme
     """The judgement of a clip of which this is expected."""
     rests, quiet = picture.still(measures, thresholds), sound.silent(measures, thresholds)
     cuts = picture.cuts(measures, thresholds)
-    flashes = picture.flashes(cuts, thresholds)
-    frame = 1 / measures.rate
-    lone = [(at, at + frame) for at in cuts if not any(start <= at <= end for start, end in flashes)]
     found: dict[str, Sequence[Span]] = {
         "black": picture.black(measures, thresholds),
         "one_coloured": picture.one_coloured(measures, thresholds),
@@ -73,8 +70,8 @@ def judge(measures: Measures, expect: Expect, thresholds: Thresholds) -> Judgeme
         "colourless": picture.colourless(measures, thresholds),
         "flicker": picture.flickering(measures, thresholds),
         "repeated_frames": picture.repeating(measures, thresholds),
-        "flash": flashes,
-        "cut": lone if expect.motion == "continuous" else [],
+        "flash": picture.flashes(cuts, thresholds),
+        "cut": [(at, at + 1 / measures.rate) for at in cuts] if expect.motion == "continuous" else [],
         "silent": _unasked(quiet, thresholds.silent_s, expect.sound),
         "clipped": sound.clipped(measures, thresholds),
         "dc_offset": sound.off_middle(measures, thresholds),

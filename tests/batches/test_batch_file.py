@@ -22,7 +22,7 @@ from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.readable import readable
-from magi2.types import MAX_SEED, derive_seed
+from magi2.types import MAX_SEED, Expect, derive_seed
 from tests.render_helpers import CONFIGS
 
 PROFILES = {name: load_profile(name, CONFIGS) for name in ("tiny", "tiny-preview")}
@@ -412,3 +412,13 @@ def test_images_count_by_content_not_by_name(images: Path) -> None:
         folder=images,
     )
     assert [clip.names for clip in batch.clips] == [("row 1", "row 2"), ("row 3",)]
+
+
+def test_what_a_row_expects_is_no_part_of_its_clip_and_the_more_demanding_row_counts() -> None:
+    row = {"prompt": "a cat"}
+    plain, asked = batch_of(row), batch_of({**row, "expect_motion": "any"})
+    assert plain.clips[0].clip_id == asked.clips[0].clip_id
+    assert (plain.clips[0].expect, asked.clips[0].expect) == (Expect(), Expect(motion="any"))
+    both = batch_of({**row, "expect_motion": "any"}, {**row, "expect_motion": "rest", "expect_sound": "moving"})
+    assert both.clips[0].expect == Expect("rest", "moving")
+    assert "must be one of continuous, moving, rest, any" in reason_of({**row, "expect_sound": "loud"})

@@ -96,9 +96,10 @@ def test_a_profile_names_a_target_and_a_relative_name_alone(override: str) -> No
         load_profile("tiny", CONFIGS, [override])
 
 
-def test_digest_ignores_name_and_description_but_no_setting() -> None:
+def test_digest_ignores_name_description_and_what_is_expected_but_no_setting() -> None:
     base = load_profile("tiny", CONFIGS)
     assert load_profile("tiny", CONFIGS, ["description=other", "name=other"]).digest() == base.digest()
+    assert load_profile("tiny", CONFIGS, ["quality.expect.motion=any"]).digest() == base.digest()
     assert load_profile("tiny", CONFIGS, ["preview.steps=9"]).digest() != base.digest()
     assert load_profile("tiny", CONFIGS, ["architectures.preview=preview"]).digest() != base.digest()
 
