@@ -19,7 +19,7 @@ from magi2.batches.csv_rows import csv_rows
 from magi2.batches.json_rows import json_rows
 from magi2.batches.pictures import References
 from magi2.batches.placing import UNPLACED, Placing, merged
-from magi2.batches.rows import ROW_COLUMNS, Row
+from magi2.batches.rows import ROW_COLUMNS, SUFFIXES, Row
 from magi2.config.profile import Profile
 from magi2.config.strict import nearest
 from magi2.delivery.names import without_collisions
@@ -335,9 +335,6 @@ def _tags(value: object) -> tuple[str, ...]:
     return tuple(tags)
 
 
-_READERS: dict[str, Callable[[str], Iterator[Row]]] = {
-    ".jsonl": json_rows,
-    ".csv": csv_rows,
-    ".json": json_rows,
-    ".tsv": csv_rows,
-}
+_READERS: dict[str, Callable[[str], Iterator[Row]]] = dict(
+    zip(SUFFIXES, (json_rows, csv_rows, json_rows, csv_rows), strict=True)
+)

@@ -29,7 +29,8 @@ from typing import Any, TypeVar
 
 from magi2.batches.batch_file import read_rows
 from magi2.batches.file_options import OPTIONS_SUFFIX, read_options
-from magi2.batches.inbox_files import SUFFIXES, is_batch_name, why_not_taken
+from magi2.batches.inbox_files import is_batch_name, why_not_taken
+from magi2.batches.rows import SUFFIXES
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors, partial_file, sync_folder, write_durably
 from magi2.inputs.files import InputRoots, UnreadableError

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 
 from magi2.batches.file_options import OPTIONS_SUFFIX
+from magi2.batches.rows import SUFFIXES
 
-SUFFIXES = (".jsonl", ".csv", ".json")
 _TAKEN = f"batch files end in {', '.join(SUFFIXES)}"
 _GROWING = (".partial", ".part", ".tmp", ".crdownload", ".filepart", ".download", ".swp")
 _GROWING_S = 3600.0

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+SUFFIXES = (".jsonl", ".csv", ".json", ".tsv")
+"""Endings of batch files, wherever they come from."""
 ROW_COLUMNS = (
     *("prompt", "prompt_file", "image", "seed", "profile", "priority", "tags", "name"),
     *("delivery_target", "delivery_name", "expect_motion", "expect_sound"),

@@ -140,7 +140,7 @@ def test_what_can_be_read_in_one_way_is_read(case: str) -> None:
     [
         ("promt,seed\nA,1\n", "line 1: the header has the unknown column 'promt' (did you mean 'prompt'?)"),
         ("\n\nPrompt\nA\n", "line 3: the header has the unknown column 'Prompt' (did you mean 'prompt'?)"),
-        ("A cat\nA dog\n", "line 1: the header has the unknown column 'A cat' (valid: image, name"),
+        ("A cat\nA dog\n", "line 1: the header has the unknown column 'A cat' (valid: delivery_name, "),
         ("prompt:seed\nA:1\n", "separators are comma, semicolon, tab, bar"),
         ("prompt;seed,name\nA;1,b\n", "line 1: the header has the unknown column"),
         ("sep=#\nprompt#seed\n", "line 1: sep= names none of comma, semicolon, tab, bar"),

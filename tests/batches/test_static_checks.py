@@ -36,7 +36,7 @@ def rows_refused(checkpoint: Path, *prompts: str, overrides: tuple[str, ...] = (
 def test_prompt_of_too_many_tokens_is_its_rows_fault_with_count_and_limit(tiny_checkpoint: Path, mode: str) -> None:
     """Before, the plan took it and encode failed, once weights had been loaded."""
     (refused,) = rows_refused(tiny_checkpoint, "a kite", LONG, overrides=(f"enhancement.mode='{mode}'",))
-    assert refused.startswith("row 2: prompt: ") and "tokens, limit 7,000" in refused
+    assert refused.startswith("line 2: prompt: ") and "tokens, limit 7,000" in refused
 
 
 def test_limit_is_the_profiles_and_no_token_less(tiny_checkpoint: Path) -> None:
@@ -61,7 +61,7 @@ def test_plan_of_a_file_lists_the_rows_that_are_too_long(tiny_checkpoint: Path, 
     file = tmp_path / "night.jsonl"
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("a kite", LONG)))
     settings, store = Settings(ckpt_root=tiny_checkpoint), LocalStore(tmp_path / "store")
-    with pytest.raises(InputError, match=r"1 bad rows, nothing was started:\n  row 2: prompt: .* limit 7,000"):
+    with pytest.raises(InputError, match=r"1 bad rows, nothing was started:\n  line 2: prompt: .* limit 7,000"):
         plan_location(str(file), settings=settings, store=store, profile="tiny-preview", options=BatchOptions())
 
 

@@ -18,7 +18,7 @@ def arguments(tmp_path: Path) -> list[str]:
     """A batch of two clips; before, preview took ten seconds on two accelerators."""
     (tmp_path / "batch.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     store = LocalStore(tmp_path / "store")
-    recipe = Recipe(stage="preview", version=1, seed=1)
+    recipe = Recipe(stage="preview", version=1, seed=1, config={"steps": 8})
     with store.stage_folder("preview", recipe.key) as folder:
         (folder / "latents").write_bytes(b"latents")
         report = {"profile": "tiny-preview", "layout": "sp2.cfg1.ep2"}

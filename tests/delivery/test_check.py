@@ -89,7 +89,7 @@ DIFFERENT: dict[str, Callable[[Path], object]] = {
     "AIGC names 'studio' as producer, the sidecar 'another'": rewrite(marking={"producer": "another"}),
     "tag magi2_seed is '7', the sidecar says 8": rewrite(seed=8),
     "tag magi2_profile is": rewrite(profile={"name": "tiny", "digest": "9" * 64, "settings": {}}),
-    "no such media file|not readable|the file ends": lambda clip: clip.write_bytes(b"no clip"),
+    "neither MP4 nor Matroska": lambda clip: clip.write_bytes(b"no clip"),
 }
 
 

@@ -55,6 +55,8 @@ GUIDANCE = {
 FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "name": ("other", set()),
     "description": ("other", set()),
+    "quality.expect.motion": ("any", set()),
+    "quality.expect.sound": ("any", set()),
     "compute_dtype": ("bfloat16", FROM_TEXT),
     "noise_device": ("accelerator", FROM_PREVIEW),
     **ARCHITECTURES,
@@ -196,18 +198,18 @@ def test_inputs_change_exactly_the_stages_that_read_them(change: dict[str, Any],
 
 
 def test_only_images_to_which_something_is_done_tell_the_keys_of_it() -> None:
-    """Keys of all others are what they were before there was a background."""
+    """Keys of all others are as before there was a background, but that of the file, which names the profile."""
     white, black = (
         make_book(load_profile("tiny", CONFIGS, overrides))
         for overrides in ((), ("preview.reference_background=[0, 0, 0]",))
     )
     clear = replace(FROM_IMAGE, figures=(replace(FROM_IMAGE.figures[0], treatment=("flattened",)),))
     foreign = replace(FROM_IMAGE, figures=(replace(FROM_IMAGE.figures[0], treatment=("converted",)),))
-    assert changed(keys_of(white, FROM_IMAGE), keys_of(black, FROM_IMAGE)) == set()
+    assert changed(keys_of(white, FROM_IMAGE), keys_of(black, FROM_IMAGE)) == FROM_MUX
     for one, other in ((clear, foreign), (FROM_IMAGE, clear), (FROM_IMAGE, foreign)):
         assert changed(keys_of(white, one), keys_of(white, other)) == FROM_ENCODE
     assert changed(keys_of(white, clear), keys_of(black, clear)) == FROM_ENCODE
-    assert changed(keys_of(white, foreign), keys_of(black, foreign)) == set()
+    assert changed(keys_of(white, foreign), keys_of(black, foreign)) == FROM_MUX
 
 
 def test_a_caption_is_known_by_its_text_not_by_how_it_came_about() -> None:
