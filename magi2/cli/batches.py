@@ -11,7 +11,7 @@ from magi2.types import StageName
 
 
 def plan_command(
-    file: Path = typer.Argument(help="A batch file: .jsonl, .csv or .json."),
+    file: Path = typer.Argument(help="A batch file: .jsonl, .csv, .tsv or .json."),
     profile: str = typer.Option("1080p", "--profile", help="Profile of rows that name none."),
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MAX_NAME_SHOWN = 40
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
-PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv or .json.")
+PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv, .tsv or .json.")
 IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map such as {"<Figure 1>": "a.png"}.')
 USUAL_PROFILE = "1080p"
 PROFILE = typer.Option(USUAL_PROFILE, "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
