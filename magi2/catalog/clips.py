@@ -243,7 +243,7 @@ def keep_files(connection: Connection, batch_id: str, keys: Mapping[str, str | N
 
 def has_target() -> ColumnElement[bool]:
     """Whether a clip is to be brought anywhere."""
-    return cast(BatchClipRow.deliveries, Text) != "[]"
+    return func.coalesce(cast(BatchClipRow.deliveries, Text), "[]") != "[]"
 
 
 def _these(batch_id: str, clip_ids: list[str]) -> tuple[ColumnElement[bool], ...]:
@@ -305,7 +305,7 @@ def _record(row: Row[Any]) -> ClipRecord:
         names=tuple(row.names),
         tags=tuple(row.tags),
         priority=row.priority,
-        deliveries=tuple(Delivery(each["target"], each["name"]) for each in row.deliveries),
+        deliveries=tuple(Delivery(each["target"], each["name"]) for each in row.deliveries or ()),
         expect=Expect(**(row.expect or {})),
     )
     return ClipRecord(

@@ -180,7 +180,8 @@ class ArtifactRow(Base):
 class BatchClipRow(Base):
     """A clip in a batch. It is done only by an artifact that is in the index.
 
-    `deliveries` are the places to which it is brought, with target and name; then it is done when it is there.
+    `deliveries` are the places to which it is brought, with target and name; then it is done when it is there. Rows
+    from before there were any have none.
     `defects` are the flags that its measures gave under the thresholds of this name, see `magi2.catalog.quality`.
     """
 
@@ -195,7 +196,7 @@ class BatchClipRow(Base):
     names: Mapped[list[Any]]
     tags: Mapped[list[Any]]
     priority: Mapped[int] = mapped_column(BigInteger)
-    deliveries: Mapped[list[Any]] = mapped_column(server_default="[]")
+    deliveries: Mapped[list[Any] | None]
     shard: Mapped[int | None]
     state: Mapped[str]
     failed_stage: Mapped[str | None]

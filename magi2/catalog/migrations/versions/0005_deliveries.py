@@ -12,8 +12,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # A plain column: see the second migration.
-    op.add_column("batch_clips", sa.Column("deliveries", sa.JSON(), nullable=False, server_default="[]"))
+    # A plain column: see the second migration. PostgreSQL cannot compare a default that is JSON with another.
+    op.add_column("batch_clips", sa.Column("deliveries", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
