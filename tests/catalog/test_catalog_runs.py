@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from magi2.artifacts import LocalStore, Manifest
 from magi2.catalog import BatchState, Catalog, ClipState, Run, RunState, StateError
-from magi2.types import StageName
+from magi2.types import Delivery, StageName
+from tests.batch_counts import counts_of
 from tests.catalog.catalog_samples import done, enter, failed, make_clip, publish
 
 NOON = datetime(2031, 2, 3, 12, tzinfo=UTC)
@@ -91,6 +93,32 @@ def test_failed_run_says_why_its_clip_failed(catalog: Catalog, clip_id: str) -> 
     assert clip is not None
     assert (clip.state, clip.failed_stage, clip.reason) == ("running", None, None)
     assert [(run.attempt, run.state) for run in catalog.runs.of_clip("night", clip_id)] == [(1, "failed"), (2, "made")]
+
+
+def test_a_clip_with_a_target_is_done_when_it_is_there_and_keeps_its_file_until_then(
+    catalog: Catalog, store: LocalStore
+) -> None:
+    placed = replace(make_clip(), deliveries=(Delivery("studio", "a.mp4"),))
+    (clip_id,) = enter(catalog, [placed])
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    catalog.runs.finish("night", [done(clip_id, manifest)])
+    known = catalog.clips.get("night", clip_id)
+    assert known is not None and known.clip.deliveries == placed.deliveries
+    assert (known.state, known.artifact_key) == (ClipState.RUNNING, manifest.key)
+    stages = counts_of(catalog, "night").stages
+    assert (stages[StageName.MUX].left, stages[StageName.DELIVER].left) == (0, 1)
+
+    catalog.runs.finish("night", [failed(clip_id, StageName.DELIVER)])
+    known = catalog.clips.get("night", clip_id)
+    assert known is not None
+    assert (known.state, known.failed_stage, known.artifact_key) == (ClipState.FAILED, "deliver", manifest.key)
+
+    catalog.clips.place("night", clip_id, [Delivery("studio", "a_1.mp4")])
+    catalog.runs.finish("night", [done(clip_id, manifest, stage=StageName.DELIVER, attempt=2)])
+    known = catalog.clips.get("night", clip_id)
+    assert known is not None and known.clip.deliveries == (Delivery("studio", "a_1.mp4"),)
+    assert (known.state, known.artifact_key) == (ClipState.DONE, manifest.key)
 
 
 def test_last_stage_makes_the_clip_done_only_by_an_indexed_artifact(
