@@ -112,6 +112,7 @@ def test_results_of_every_clip_are_stored(bench: Bench) -> None:
         "key": None,
         "seconds": 1.0,
         "flags": ["flag"],
+        "measures": None,
         "error_code": "image",
         "error": "no picture",
     }
