@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from magi2.artifacts.recipe import sha256_file
+from magi2.config.price import Price
 from magi2.config.settings import Settings
 from magi2.delivery.record import make_sidecar
 from magi2.delivery.sidecar import FileRecord
@@ -51,9 +53,12 @@ def changed(made: Path, target: Path, change: Callable[[dict[str, Any]], object]
     return target
 
 
-def test_clip_comes_out_equal_in_an_empty_store(
+def test_clip_comes_out_equal_elsewhere(
     magi2: Magi2, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """From decode's artifact on; from an empty store it does among the deployment's tests."""
+    for stage in ("negative", "encode", "preview", "decode"):
+        shutil.copytree(made / "store" / "artifacts" / stage, tmp_path / "store" / "artifacts" / stage)
     configs = shutil.copytree(Settings().configs, tmp_path / "configs")
     (configs / "negative_prompt.txt").write_text("another one than the clip was made with")
     monkeypatch.setenv("MAGI2_CONFIGS", str(configs))
@@ -62,6 +67,8 @@ def test_clip_comes_out_equal_in_an_empty_store(
     assert said.code == 0, said.err
     (clip,) = json.loads(said.out)["clips"]
     recorded = json.loads((made / "heron.json").read_text())
+    made_here = {stage for stage, state in clip["stages"].items() if state == "made"}
+    assert made_here == {"enhance", "mux", "deliver"}
     assert (clip["same_bytes"], clip["clip"], clip["key"]) == (
         True,
         recorded["clip_id"],
@@ -90,6 +97,27 @@ def test_missing_image_and_other_weights_are_refused_before_anything_is_made(
     said = magi2("render", "--from-sidecar", other, "--images", made / "images")
     assert said.code == 2 and "preview: the weights here are" in said.err
     assert not list((tmp_path / "store").glob("artifacts/*"))
+
+
+def test_device_host_and_cost_are_told_by_full_sidecars_alone(made: Path, tiny_checkpoint: Path) -> None:
+    image = made / "images" / "any name.png"
+    told = {}
+    for level in ("standard", "full"):
+        profile = small_profile("enhancement.mode=offline", f"delivery.sidecar={level}")
+        clip = make_clip(profile, PROMPT, image=image)
+        context = make_context(tiny_checkpoint, made / "store", profile, [clip])
+        found = StoredClip(context.store, context.book, clip)
+        stored = FileRecord(sha256="0" * 64, size_bytes=1)
+        told[level] = make_sidecar(
+            clip, context.book, found, delivered=stored, signed=False, price=Price(3600.0, "EUR")
+        ).to_bytes()
+    standard, full = (json.loads(content) for content in told.values())
+    assert standard["clip_id"] == full["clip_id"] and standard["stages"].keys() == full["stages"].keys()
+    assert full["cost"]["accelerator_seconds"] > 0 and full["cost"]["currency"] == "EUR"
+    assert full["cost"]["amount"] == pytest.approx(full["cost"]["accelerator_seconds"], abs=0.01)
+    assert full["stages"]["mux"]["host"] == socket.gethostname() and full["stages"]["preview"]["device"] == "cpu"
+    assert "cost" not in standard and not {"host", "device", "layout"} & standard["stages"]["mux"].keys()
+    assert not [word for word in (socket.gethostname(), str(made)) if word.encode() in told["standard"]]
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
