@@ -54,6 +54,7 @@ class Checked:
             "sidecar": "none" if self.sidecar is None else "matches" if self.matches else "differs",
             "signature": self.signature_state,
             "signed_by": self.signature.by if self.signature else None,
+            "signed_at": self.signature.at if self.signature else None,
             "problems": list(self.problems),
             "notes": list(self.notes),
         }

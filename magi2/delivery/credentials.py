@@ -21,9 +21,10 @@ from magi2.delivery.signing import (
     Sign,
     command_signing,
     key_signing,
+    pem_text,
     read_pem,
     signature_scheme,
-    signing_certificate,
+    signing_chain,
 )
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error, MissingToolError, in_one_line
 from magi2.files import disk_errors
@@ -39,11 +40,13 @@ class Signature:
     """What the content credentials of a file are worth.
 
     `none` are there, they are `invalid` (and `problems` say why), they are `valid` for the bytes that they cover, or
-    they are `trusted`: valid, by a certificate below one that was given. `by` is the name in the certificate.
+    they are `trusted`: valid, by a certificate below one that was given. `by` is the name in the certificate, `at` when
+    it was signed by the word of a time-stamp server, if one was asked.
     """
 
     state: Literal["none", "invalid", "valid", "trusted"]
     by: str | None = None
+    at: str | None = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -74,13 +77,12 @@ class Signer:
         if not (settings.c2pa_timestamp_url or "http://").startswith(("http://", "https://")):
             raise ConfigError("clips cannot be signed: MAGI2_C2PA_TIMESTAMP_URL is no http address")
         _library()
-        chain = read_pem(settings.c2pa_certificate, "MAGI2_C2PA_CERTIFICATE")
-        certificate = signing_certificate(chain)
+        chain = signing_chain(settings.c2pa_certificate)
         if settings.c2pa_key is not None:
-            sign = key_signing(settings.c2pa_key, certificate)
+            sign = key_signing(settings.c2pa_key, chain[0])
         else:
             sign = command_signing(settings.c2pa_command, settings.c2pa_timeout_s)
-        return cls(chain.decode(), *signature_scheme(certificate, sign), settings.c2pa_timestamp_url)
+        return cls(pem_text(chain), *signature_scheme(chain[0], sign), settings.c2pa_timestamp_url)
 
     def sign(self, source: Path, target: Path) -> None:
         """Write a signed copy of the mp4 `source` to `target`, of which nothing stays when that fails.
@@ -180,10 +182,10 @@ def _read(kind: str, stream: IO[bytes], anchors: str | None = None) -> Signature
         return Signature("none")
     except c2pa.C2paError as error:
         return Signature("invalid", problems=(in_one_line(error)[:200],))
-    by = active.get("signature_info", {}).get("common_name")
+    info = active.get("signature_info") or {}
     problems = tuple(str(each.get("code")) for each in results.get("failure", ()))
     states: dict[str, Literal["valid", "trusted"]] = {"Valid": "valid", "Trusted": "trusted"}
-    return Signature(states.get(state, "invalid"), by, problems)
+    return Signature(states.get(state, "invalid"), info.get("common_name"), info.get("time"), problems)
 
 
 def _claim(kind: str) -> dict[str, Any]:

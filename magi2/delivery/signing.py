@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,18 +41,26 @@ def read_pem(path: Path, variable: str) -> bytes:
     return content
 
 
-def signing_certificate(chain: bytes) -> Certificate:
-    """The first certificate of a PEM file, valid today. Raises ConfigError."""
+def signing_chain(path: Path) -> list[Certificate]:
+    """The certificates of a PEM file and nothing else that is in it; the first is valid today. Raises ConfigError."""
     from cryptography import x509
 
     try:
-        certificate = x509.load_pem_x509_certificates(chain)[0]
+        chain = x509.load_pem_x509_certificates(read_pem(path, "MAGI2_C2PA_CERTIFICATE"))
     except ValueError:
         raise ConfigError("MAGI2_C2PA_CERTIFICATE: there is no certificate that can be read") from None
-    if not certificate.not_valid_before_utc <= (now := datetime.now(UTC)) <= certificate.not_valid_after_utc:
-        first, last = certificate.not_valid_before_utc.date(), certificate.not_valid_after_utc.date()
-        raise ConfigError(f"MAGI2_C2PA_CERTIFICATE: is valid from {first} to {last}, today is {now.date()}")
-    return certificate
+    first, last = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc
+    if not first <= (now := datetime.now(UTC)) <= last:
+        said = f"is valid from {first.date()} to {last.date()}, today is {now.date()}"
+        raise ConfigError(f"MAGI2_C2PA_CERTIFICATE: {said}")
+    return chain
+
+
+def pem_text(chain: Iterable[Certificate]) -> str:
+    """Certificates as the text of a PEM file."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in chain)
 
 
 def signature_scheme(certificate: Certificate, sign: Sign) -> tuple[str, Sign]:

@@ -69,7 +69,7 @@ def test_what_a_file_says_does_not_steer_a_terminal(magi2: Magi2, tmp_path: Path
 def test_signatures_that_cannot_be_made_are_refused_before_anything_is(
     magi2: Magi2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signing = make_signing(tmp_path / "pem", usage=False)
+    signing = make_signing(tmp_path / "pem", usage=None)
     for name, value in signing.environment.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "one.json").write_text('["a heron"]')

@@ -34,7 +34,13 @@ class Signing:
         }
 
 
-def make_signing(folder: Path, key: Any = None, *, days: int = 30, usage: bool = True) -> Signing:
+def make_signing(
+    folder: Path,
+    key: Any = None,
+    *,
+    days: int = 30,
+    usage: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.EMAIL_PROTECTION,
+) -> Signing:
     """A certificate for `key`, by default a new one of P-256, which an authority signed; valid for `days`.
 
     Without `usage` it is for nothing in particular, and so not for content credentials.
@@ -52,7 +58,14 @@ def make_signing(folder: Path, key: Any = None, *, days: int = 30, usage: bool =
 
 
 def _certificate(
-    subject: str, issuer: str, key: Any, root: Any, *, ca: bool = False, days: int = 30, usage: bool = True
+    subject: str,
+    issuer: str,
+    key: Any,
+    root: Any,
+    *,
+    ca: bool = False,
+    days: int = 30,
+    usage: x509.ObjectIdentifier | None = None,
 ) -> x509.Certificate:
     now = datetime.now(UTC)
     last = now + days * _DAY
@@ -69,8 +82,9 @@ def _certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
     )
-    if usage and not ca:
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.EMAIL_PROTECTION]), critical=False)
+    if usage:
+        is_critical = usage == ExtendedKeyUsageOID.TIME_STAMPING
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=is_critical)
     return builder.sign(root, hashes.SHA256())
 
 

@@ -99,7 +99,7 @@ def test_what_keeps_a_deployment_from_signing_is_refused_by_name(signing: Signin
 
 
 def test_certificate_for_other_uses_is_found_before_any_clip(tmp_path: Path, clip: Path) -> None:
-    signer = signer_of(make_signing(tmp_path, usage=False))
+    signer = signer_of(make_signing(tmp_path, usage=None))
     with pytest.raises(ConfigError, match="cannot be signed"):
         signer.self_test()
     with pytest.raises(ConfigError, match="cannot be signed"):
@@ -141,6 +141,15 @@ def test_key_shows_in_no_error_and_no_log(
         signer_of(signing, MAGI2_C2PA_KEY=str(tmp_path / "broken.key"))
     signer_of(signing).sign(clip, tmp_path / "signed.mp4")
     assert not [part for part in (str(refused.value), caplog.text) if secret[:20] in part]
+
+
+def test_key_in_the_certificates_file_does_not_leave_it(signing: Signing, tmp_path: Path, clip: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(signing.key.read_bytes() + signing.certificate.read_bytes())
+    signer = signer_of(signing, MAGI2_C2PA_CERTIFICATE=str(both), MAGI2_C2PA_KEY=str(both))
+    signer.sign(clip, tmp_path / "signed.mp4")
+    assert read_signature(tmp_path / "signed.mp4", signing.authority).state == "trusted"
+    assert "PRIVATE" not in repr(vars(signer))
 
 
 def test_file_that_is_no_clip_is_no_signature(tmp_path: Path) -> None:

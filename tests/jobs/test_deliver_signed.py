@@ -128,7 +128,7 @@ def test_deployment_that_begins_to_sign_does_not_take_what_is_there_for_signed(
 
 
 def test_nothing_is_delivered_where_it_cannot_be_signed(studio: SigningStudio, tmp_path: Path) -> None:
-    unfit = make_signing(tmp_path / "unfit", usage=False)
+    unfit = make_signing(tmp_path / "unfit", usage=None)
     plan = studio.planned([A_CLIP])
     studio.settings = replace(studio.settings, c2pa_certificate=unfit.certificate, c2pa_key=unfit.key)
     (failed,) = studio.deliver(plan)
