@@ -89,7 +89,7 @@ def _profile(sidecar: Sidecar, overrides: Sequence[str]) -> Profile:
     recorded = sidecar.profile
     if not is_name(recorded.name):
         raise InputError(f"the sidecar's profile {quoted(recorded.name)} is no name")
-    _check_settings(recorded.settings)
+    check_settings(recorded.settings)
     profile = validate(Profile, {**recorded.settings, "name": recorded.name}, place="the sidecar's settings")
     profile = require_named_files(override_profile(profile, overrides) if overrides else profile)
     if (found := profile.digest()) != recorded.digest:
@@ -100,7 +100,7 @@ def _profile(sidecar: Sidecar, overrides: Sequence[str]) -> Profile:
     return profile
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, Any]) -> None:
     """Raises InputError for what a sidecar must not decide."""
     try:
         check_depth(settings)
