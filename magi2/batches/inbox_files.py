@@ -17,7 +17,6 @@ _PICTURES = (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", "
 _ADVICE = {
     ".ndjson": "call it .jsonl",
     ".jsonlines": "call it .jsonl",
-    ".tsv": "save it with commas, as .csv",
     ".txt": "for one prompt a line call it .jsonl and write each line as JSON text; a prompt that a row names may stay",
     ".xlsx": "save the sheet as .csv",
     ".xls": "save the sheet as .csv",

@@ -29,8 +29,8 @@ RENDER_PARAMS = {
         None,
         type=["string", "null"],
         title="Batch file",
-        description_md="Path or `file://` address of a `.jsonl`, `.csv`, `.tsv` or `.json` file of prompts, in the inbox or "
-        "another of the deployment's input folders",
+        description_md="Path or `file://` address of a `.jsonl`, `.csv`, `.tsv` or `.json` file of prompts, in the "
+        "inbox or another of the deployment's input folders",
     ),
     "profile": Param(
         default_profile(),

@@ -30,8 +30,8 @@ class PlanOperator(Magi2Operator):
 
     Returns the shards' numbers, to be mapped over; `batch_id` is an XCom of its own.
 
-    :param batch: path or file:// address of a .jsonl, .csv, .tsv or .json file in MAGI2_INBOX or MAGI2_INPUT_ROOTS; or give
-        `rerun_of`.
+    :param batch: path or file:// address of a .jsonl, .csv, .tsv or .json file in MAGI2_INBOX or MAGI2_INPUT_ROOTS; or
+        give `rerun_of`.
     :param profile: name of the one for rows that name none.
     :param failure_limit: clips that may fail before the run does.
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.

@@ -61,7 +61,6 @@ def watched(tmp_path: Path) -> Watched:
         ("list.ndjson", "call it .jsonl"),
         ("list.jsonl.gz", "unpack it"),
         ("list.xlsx", "save the sheet as .csv"),
-        ("list.tsv", "save it with commas"),
         ("list.docx", "what rows name may stay"),
         ("no suffix", "what rows name may stay"),
         ("settings.yaml", "NAME.options.yaml"),

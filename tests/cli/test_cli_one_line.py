@@ -6,7 +6,8 @@ import pytest
 
 from magi2.cli import render
 from magi2.cli.console import TerminalProgress
-from magi2.delivery.targets import Targets, no_connections
+from magi2.config.settings import Settings
+from magi2.delivery.targets import Targets
 from magi2.errors import Magi2Error
 from magi2.recipes.result import StageResult
 from magi2.stages.render import Outcome
@@ -25,5 +26,5 @@ def test_progress_tells_a_failed_clip_in_one_line(capsys: pytest.CaptureFixture[
 
 
 def test_the_row_of_a_failed_clip_has_one_line() -> None:
-    row = render._row(Outcome(CLIP, [FAILED]), None, (), Targets({}, {}, no_connections))
+    row = render._row(Outcome(CLIP, [FAILED]), None, (), Targets.of(Settings()))
     assert row["error"] == "at 18:24: … its range must be a power of 2"

@@ -21,7 +21,7 @@ from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
 from tests.delivery.authority import Signing, make_signing
 from tests.delivery.samples import write_mp4
 from tests.jobs.job_samples import BOOK
-from tests.jobs.test_deliver import A_CLIP, Studio, publish, states
+from tests.jobs.studio import A_CLIP, Studio, publish, states
 
 
 @pytest.fixture(scope="module")
