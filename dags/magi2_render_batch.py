@@ -25,7 +25,12 @@ from magi2_airflow.stages import (
 )
 
 STAGES = (
-    *(EnhanceOperator, EncodeOperator, PreviewOperator, RefineOperator, DecodeOperator, MuxOperator),
+    EnhanceOperator,
+    EncodeOperator,
+    PreviewOperator,
+    RefineOperator,
+    DecodeOperator,
+    MuxOperator,
     DeliverOperator,
 )
 BATCHES = Asset(name="magi2_batches", uri="magi2://batches")

@@ -28,9 +28,9 @@ from magi2.delivery.signing import (
 )
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error, MissingToolError, in_one_line
 from magi2.files import disk_errors
+from magi2.media.marks.xmp import TRAINED
 from magi2.media.marks.read import FIRST_BOXES
 
-SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 MP4 = "video/mp4"
 _NO_NETWORK = {"remote_manifest_fetch": False, "ocsp_fetch": False}
 
@@ -192,7 +192,7 @@ def _claim(kind: str) -> dict[str, Any]:
     """What is signed: that a trained model made this, under the name and version of this program."""
     created = {
         "action": "c2pa.created",
-        "digitalSourceType": SOURCE_TYPE,
+        "digitalSourceType": TRAINED,
         "softwareAgent": {"name": "MAGI-2 Preview"},
     }
     return {
