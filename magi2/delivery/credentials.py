@@ -28,8 +28,8 @@ from magi2.delivery.signing import (
 )
 from magi2.errors import ConfigError, InfrastructureError, Magi2Error, MissingToolError, in_one_line
 from magi2.files import disk_errors
-from magi2.media.marks.xmp import TRAINED
 from magi2.media.marks.read import FIRST_BOXES
+from magi2.media.marks.xmp import TRAINED
 
 MP4 = "video/mp4"
 _NO_NETWORK = {"remote_manifest_fetch": False, "ocsp_fetch": False}
