@@ -293,9 +293,9 @@ class ReportedClip(Content):
     """A clip, or a refused row, which has no clip id. `stage` is where it failed, `key` that of its delivered file.
 
     `reused`: it is finished, and its delivered file was not made by this batch. `stages` are those that this run has
-    taken it through, in order. `quality` is how it was judged when the report was made, None of a clip that is not
-    finished, or was decoded by a version that did not measure. Accelerator-seconds and cost are of all attempts in this
-    batch; the cost is None where no price is set.
+    taken it through, in order. `tier` is that of its schedule and the share of the evaluations. `quality` is how it was
+    judged when the report was made, None of a clip that is not finished, or was decoded by a version that did not
+    measure. Accelerator-seconds and cost are of all attempts in this batch; the cost is None where no price is set.
     """
 
     clip_id: str | None = None
@@ -303,6 +303,7 @@ class ReportedClip(Content):
     names: tuple[str, ...] = ()
     prompt: str = ""
     profile: str = ""
+    tier: str | None = None
     seed: int | None = None
     stage: str | None = None
     error_code: str | None = None

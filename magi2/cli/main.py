@@ -9,7 +9,21 @@ import typer
 from rich.logging import RichHandler
 
 from magi2 import __version__
-from magi2.cli import airflow, batches, catalog, checkpoint, doctor, profile, provenance, render, report, rerun, status
+from magi2.cli import (
+    airflow,
+    batches,
+    catalog,
+    checkpoint,
+    compare,
+    doctor,
+    profile,
+    provenance,
+    render,
+    report,
+    rerun,
+    schedule,
+    status,
+)
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
@@ -29,6 +43,7 @@ app.command("plan")(batches.plan_command)
 app.command("gc")(batches.gc_command)
 app.command("rerun")(rerun.rerun_command)
 app.command("report")(report.report_command)
+app.command("compare")(compare.compare_command)
 app.command("marks")(provenance.marks_command)
 app.command("explain")(provenance.explain_command)
 app.command("status")(status.status_command)
@@ -37,6 +52,7 @@ app.command("doctor")(doctor.doctor_command)
 app.add_typer(airflow.app, name="airflow")
 app.add_typer(profile.app, name="profile")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(airflow.app, name="airflow")
 

@@ -73,12 +73,12 @@ def render_command(
     if from_sidecar is not None:
         if (prompt, prompts, image, seed) != (None,) * 4 or profile != USUAL_PROFILE:
             raise InputError("--from-sidecar says all of the clip: give no prompt, image, profile or seed with it")
-        _render_again(_Asked(None, from_sidecar, None, profile, None, overrides, out), images, layout, as_json=as_json)
+        _render_again(Asked(None, from_sidecar, None, profile, None, overrides, out), images, layout, as_json=as_json)
         return
     if images is not None:
         raise InputError("--images goes with --from-sidecar", hint="the image of a prompt is given by --image")
-    asked = _Asked(prompt, prompts, image, profile, seed, overrides, out)
-    clips, profiles = _clips(asked)
+    asked = Asked(prompt, prompts, image, profile, seed, overrides, out)
+    clips, profiles = clips_of(asked)
     _require_targets(clips, asked)
     named = {"name": prompts.stem, "source": str(prompts)} if prompts else {}
     from magi2.deployment import Deployment
@@ -86,7 +86,7 @@ def render_command(
     _tell(_render(clips, profiles, Deployment.from_environment(), asked.folder, layout, **named), as_json=as_json)
 
 
-def _render_again(asked: _Asked, images: Path | None, layout: str | None, *, as_json: bool) -> None:
+def _render_again(asked: Asked, images: Path | None, layout: str | None, *, as_json: bool) -> None:
     """The clip of the sidecar `asked.prompts`, and whether its bytes came out as they were."""
     from magi2.delivery.again import again
     from magi2.delivery.sidecar import read_sidecar
@@ -191,8 +191,8 @@ def stage_command(
 ) -> None:
     """Run one stage of the given prompts; its inputs must be in the store."""
 
-    asked = _Asked(prompt, prompts, image, profile, seed, overrides, out)
-    clips, profiles = _clips(asked)
+    asked = Asked(prompt, prompts, image, profile, seed, overrides, out)
+    clips, profiles = clips_of(asked)
 
     for resolved in profiles.values():
         names = [stage.value for stage in (*resolved.stages, StageName.DELIVER)]
@@ -229,7 +229,7 @@ def stage_command(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What a command was given."""
 
     prompt: str | None
@@ -252,7 +252,7 @@ class _Asked:
         return Placing(batch=batch, target=OUT if self.out else None, otherwise=OUT, require=require)
 
 
-def _clips(asked: _Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
+def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
     settings = Settings.from_environment()
     profile_of, closed = Profiles(settings.configs, asked.profile, asked.overrides), closed_folders(settings)
@@ -282,7 +282,7 @@ def _used(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> list[Profil
     return [profiles[digest] for digest in dict.fromkeys(clip.profile_digest for clip in clips)]
 
 
-def _require_targets(clips: Sequence[Clip], asked: _Asked) -> None:
+def _require_targets(clips: Sequence[Clip], asked: Asked) -> None:
     """Before anything is rendered for them: targets that can be opened, and the folder of the command.
 
     Raises: InputError for a folder that cannot be made, ConfigError for a target that cannot be used from here.

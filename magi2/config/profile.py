@@ -260,3 +260,22 @@ def evaluated_settings(preview: Mapping[str, Any]) -> dict[str, Any]:
         return plain
     resolved = Schedule.from_json(given).resolved(int(str(steps)))
     return plain if resolved is None else {**plain, "schedule": resolved.to_json()}
+
+
+def quality_of(settings: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Tier and share of the evaluations of a profile as documents hold it; a schedule of its own is tier "schedule".
+
+    None for the settings of a version that says too little.
+    """
+    preview = settings.get("preview")
+    if not isinstance(preview, Mapping) or not isinstance(steps := preview.get("steps"), int):
+        return None
+    schedule = Schedule.from_json(evaluated_settings(preview).get("schedule"))
+    named = preview.get("quality", LOSSLESS)
+    return ("schedule" if preview.get("schedule") else named), schedule.share(steps)
+
+
+def tier_text(settings: Mapping[str, Any]) -> str | None:
+    """The same for people."""
+    found = quality_of(settings)
+    return found and f"{found[0]}, {found[1]:.0%} of the evaluations"

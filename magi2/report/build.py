@@ -24,6 +24,7 @@ from magi2.batches.schema import (
 )
 from magi2.catalog.cost import BatchCost
 from magi2.catalog.counts import BatchCounts
+from magi2.config.profile import tier_text
 from magi2.errors import (
     MAX_PROMPT,
     BatchCancelledError,
@@ -64,13 +65,16 @@ def build_report(
     shards = [ShardOutcomes(store, batch, shard, results, thresholds) for shard in range(batch.shards)]
     lists: dict[str, list[ReportedClip]] = {name: [] for name in LISTS}
     lists["failed"] += map(_refused, batch.refused)
+    digests = {clip.clip_id: clip.profile_digest for clip in finished}
+    digests |= {clip_id: shard.profile_digest for shard in shards for clip_id in shard.passes}
     clips = [clip for shard in shards for clip in shard.clips()]
     clips += [
         _finished_before(store, clip, thresholds, is_reused=not results.was_made(clip.clip_id, StageName.MUX))
         for clip in finished
     ]
     for clip in clips:
-        lists[_list_of(clip)].append(_priced(clip, cost))
+        tier = tier_text(batch.settings(digests[clip.clip_id or ""]))
+        lists[_list_of(clip)].append(_priced(clip.model_copy(update={"tier": tier}), cost))
     passes: dict[str, Sequence[StageName]] = {
         clip.clip_id: profile_stages(batch.settings(clip.profile_digest)) for clip in finished
     }

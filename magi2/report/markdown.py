@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from magi2.batches.schema import Receipt, ReportDocument, ReportedClip, StageCount
@@ -36,6 +37,8 @@ def _markdown(report: ReportDocument) -> Iterator[str]:
         made = f"{counts['clips_marked']} marked as made by AI, {counts['clips_signed']} signed"
         yield f"- {counts['clips_delivered']} clips delivered, {made}"
     yield _cost_line(report)
+    for tier, count in _tiers(report).items():
+        yield f"- {count} clips of tier {tier}"
     yield from _table("Failed", ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, report.failed))
     yield from _table("Flagged", ("clip", "name", "flags", "prompt"), map(_flagged_cells, report.flagged))
     places = ((clip, receipt) for clip in (*report.done, *report.flagged) for receipt in clip.deliveries)
@@ -57,6 +60,12 @@ def _cost_line(report: ReportDocument) -> str:
         return "- cost unknown: the catalog did not say"
     cost = f", {_money(report, report.cost)}" if report.cost is not None else ""
     return f"- {report.accelerator_seconds:,.1f} accelerator-seconds{cost}"
+
+
+def _tiers(report: ReportDocument) -> Counter[str]:
+    """Clips by their tier and the share of the evaluations."""
+    clips = (*report.done, *report.flagged, *report.failed, *report.over_budget, *report.cancelled)
+    return Counter(clip.tier for clip in clips if clip.tier)
 
 
 def _stage_cells(report: ReportDocument, stage: str, count: StageCount) -> list[object]:

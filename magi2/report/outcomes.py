@@ -95,11 +95,11 @@ class ShardOutcomes:
         self._store, self._batch, self._shard, self._results = store, batch, shard, results
         self._thresholds = thresholds
         document = load_shard_document(store, batch.batch_id, shard)
-        self._digest = document.profile_digest
+        self.profile_digest = document.profile_digest
         self._finished = document.finished
         self._files = {clip.clip_id: self._file(clip) for clip in document.clips}
         self._planned = document.clips
-        settings = batch.settings(self._digest)
+        settings = batch.settings(self.profile_digest)
         self.passes = {
             clip.clip_id: clip_stages(settings, is_delivered=bool(clip.deliveries)) for clip in document.clips
         }
@@ -201,11 +201,11 @@ class ShardOutcomes:
     def _file_keys(self, clip: ClipDocument) -> list[str]:
         named = self._results.keys(StageName.MUX, clip.clip_id)
         decoded = self._results.keys(StageName.DECODE, clip.clip_id)
-        marking = self._batch.marking.get(self._digest)
+        marking = self._batch.marking.get(self.profile_digest)
         if not decoded or marking is None:
             return named
         try:
-            profile = self._batch.profile(self._digest)
+            profile = self._batch.profile(self.profile_digest)
         except ConfigError as error:
             logger.warning("files that no result names are not looked for: %s", error)
             return named

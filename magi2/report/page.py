@@ -165,6 +165,7 @@ def _whole(clip: SharedClip) -> Iterator[Element]:
     else:
         yield _node("p", _text(clip.missing or "no file is kept beside this page"))
     facts = [("clip", (reported.clip_id or "")[:12]), ("profile", reported.profile), ("seed", str(reported.seed))]
+    facts += [("tier", reported.tier)] if reported.tier else []
     facts += [("tags", ", ".join(clip.tags))] if clip.tags else []
     facts += [("flags", ", ".join(flags_with_times(reported)))] if reported.flags else []
     facts += [("quality", quality_text(reported))] if reported.stage is None else []

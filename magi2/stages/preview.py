@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from magi2.artifacts.recipe import Recipe
 from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
 from magi2.models.preview.footprint import check_footprint
+from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.lengths import audio_latent_count, latent_size
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.state_dict import load_preview
@@ -97,17 +98,8 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
 
     def compute(self, clip: Clip, inputs: PreviewInputs, models: PreviewModel, folder: Path | None) -> PreviewLatents:
         context, settings = self.context, self.context.book.profile.preview
-        schedule, conditioning = settings.evaluated, _on_device(inputs.conditioning, context.device)
-        layouts = {
-            branches: models.prepare(
-                latent_size=latent_size(context.book.profile.duration_s, settings.height, settings.width),
-                audio_length=audio_latent_count(context.book.profile.duration_s),
-                conditioning=conditioning,
-                use_ref_for_uncond=settings.use_ref_for_uncond,
-                guided=branches == GUIDED,
-            )
-            for branches in schedule.counts(settings.steps)
-        }
+        schedule = settings.evaluated
+        layouts = self.layouts(models, inputs.conditioning, schedule.counts(settings.steps))
         generator, video_noise, audio_noise = self._noise(clip)
         state = None if inputs.state is None else SamplerState.from_tensors(inputs.state)
         self.begin_steps(clip, *schedule.position(state.step if state else 0, settings.steps))
@@ -129,6 +121,26 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
                 on_snapshot=save,
             )
         return PreviewLatents(video, audio, generator)
+
+    def layouts(self, model: PreviewModel, conditioning: Conditioning, counts: Iterable[int]) -> dict[int, ClipLayout]:
+        """What steps of a clip share that evaluate so many branches, by that number."""
+        profile = self.context.book.profile
+        on_device = _on_device(conditioning, self.context.device)
+        return {
+            branches: model.prepare(
+                latent_size=latent_size(profile.duration_s, profile.preview.height, profile.preview.width),
+                audio_length=audio_latent_count(profile.duration_s),
+                conditioning=on_device,
+                use_ref_for_uncond=profile.preview.use_ref_for_uncond,
+                guided=branches == GUIDED,
+            )
+            for branches in counts
+        }
+
+    def noise(self, clip: Clip) -> tuple[Tensor, Tensor]:
+        """The clip's noise for video and for audio, on the device."""
+        _, video, audio = self._noise(clip)
+        return video.to(self.context.device), audio.to(self.context.device)
 
     def write(self, clip: Clip, outputs: PreviewLatents, folder: Path) -> Product:
         generator = outputs.generator

@@ -267,7 +267,7 @@ def test_a_stored_profile_changes_its_tier_without_the_files_of_tiers() -> None:
 
 def test_every_published_profile_and_the_demo_have_both_tiers_for_their_steps() -> None:
     limits = {"high": {20: 0.6, 100: 0.5}, "draft": {20: 0.4, 100: 0.25}}
-    for name in ("demo", "demo-refined"):
+    for name in ("272p", "540p", "1080p", "demo", "demo-refined"):
         for quality, shares in limits.items():
             preview = load_profile(name, CONFIGS, [f"preview.quality={quality}"]).preview
             assert preview.evaluated.share(preview.steps) <= shares[preview.steps], (name, quality)

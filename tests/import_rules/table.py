@@ -85,8 +85,8 @@ TABLE = [
     ),
     Row(
         "tools",
-        "artifacts batches catalog checkpoints.layout cli config errors files kernels media recipes report runtime "
-        "types",
+        "artifacts batches catalog checkpoints.layout cli config deployment errors files jobs.render kernels media "
+        "recipes report runtime sampling stages types",
         "PIL demo_world rich torch triton",
         heavy=True,
     ),
@@ -100,7 +100,7 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config delivery deployment errors inputs jobs.by_hand jobs.render "
+        "artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand jobs.render "
         "media.delivery media.fitness media.marks platform prompts quality recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),

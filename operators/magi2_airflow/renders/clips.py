@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from magi2.artifacts.manifest import Manifest
 from magi2.catalog import ClipQuery, ClipRecord, ClipState
 from magi2.catalog.pages import PageSort
+from magi2.config.profile import tier_text
 from magi2.errors import CorruptedArtifactError, Magi2Error
 from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
@@ -114,6 +115,7 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
         ],
         deliveries=[Delivery(target=each.target, name=each.name) for each in record.clip.deliveries],
         profile_digest=record.clip.profile_digest,
+        tier=tier_text(settings),
         settings=dict(settings),
         recipe=stored.recipe,
         timeline=steps,

@@ -161,6 +161,7 @@ def _facts(clip: Clip) -> Markup:
         "caption": clip.caption or clip.store_problem,
         "seed": clip.seed,
         "profile": clip.profile,
+        "tier": clip.tier,
         "tags": ", ".join(clip.tags),
         "delivery": ", ".join(f"{each.target}: {each.name}" for each in clip.deliveries),
         "id": clip.clip_id,

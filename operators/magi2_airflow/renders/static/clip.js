@@ -109,6 +109,7 @@ function Origin({ clip, currency }) {
     h(Facts, {
       entries: [
         ["Profile", h(Said, { text: clip.profile })],
+        ["Tier", clip.tier],
         ["Seed", h("code", null, clip.seed)],
         ["Tags", clip.tags.length > 0 && h(Said, { text: clip.tags.join(", ") })],
         ["Other names", clip.names.length > 1 && h(Said, { text: clip.names.slice(1).join(", ") })],

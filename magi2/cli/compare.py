@@ -1,0 +1,83 @@
+"""`magi2 compare`: how far the clips of two batches are from each other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from magi2.cli.console import AS_JSON, errors, print_json, results
+from magi2.errors import InputError, Magi2Error, in_one_line
+from magi2.files import partial_file
+
+if TYPE_CHECKING:
+    from magi2.report.pairs import Pair
+    from magi2.stages.likeness import ClipLikeness
+
+LINE = ("clip", "seeds", "PSNR dB", "SSIM", "video cosine", "video L2", "audio cosine", "audio L2")
+
+
+def compare_command(
+    one: str = typer.Argument(help="Id of a batch."),
+    other: str = typer.Argument(help="Id of the batch that it is compared with."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the JSON to this file, too."),
+    as_json: bool = AS_JSON,
+) -> None:
+    """Compare the clips of two batches that show the same, the least alike first: delivered frames and latents.
+
+    Clips pair by prompt, images and seed, then by prompt and images alone: so tiers are compared, and seeds.
+    """
+    from magi2.deployment import Deployment
+    from magi2.report.pairs import find_pairs
+    from magi2.stages.likeness import clip_likeness
+
+    deployment = Deployment.from_environment()
+    store, url = deployment.store, deployment.settings.airflow_url
+    pairs, alone = find_pairs(store, one, other)
+    if not pairs:
+        raise InputError(f"batches {one} and {other} have no prompt in common that both have delivered")
+    rows, failed = [], []
+    for pair in pairs:
+        try:
+            rows.append(_row(pair, clip_likeness(store, pair.one.key, pair.other.key), url))
+        except Magi2Error as error:
+            failed.append({"clip": pair.name, "link": pair.link(url), "error": in_one_line(error)})
+    rows.sort(key=lambda row: row["ssim"])
+    alone_ids = [f"{each.batch_id}:{each.clip.clip_id}" for each in alone]
+    summary = {"one": one, "other": other, "clips": rows, "not_compared": failed, "without_counterpart": alone_ids}
+    if out is not None:
+        with partial_file(out) as partial:
+            partial.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print_json(summary) if as_json else _print(summary)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _row(pair: Pair, likeness: ClipLikeness, url: str | None) -> dict[str, Any]:
+    return {
+        "clip": pair.name,
+        "clip_ids": [pair.one.clip.clip_id, pair.other.clip.clip_id],
+        "seeds": [pair.one.clip.seed, pair.other.clip.seed],
+        "profiles": [pair.one.clip.profile_name, pair.other.clip.profile_name],
+        **asdict(likeness),
+        "link": pair.link(url),
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    """A line a clip, and below it where both play side by side."""
+    results.print("  ".join(LINE))
+    for row in summary["clips"]:
+        seeds = " ".join(map(str, dict.fromkeys(row["seeds"])))
+        psnr = "equal" if row["psnr_db"] is None else f"{row['psnr_db']:.1f}"
+        values = [row[f"{kind}_{what}"] for kind in ("video", "audio") for what in ("cosine", "relative_l2")]
+        shown = ["-" if value is None else f"{value:.4f}" for value in values]
+        results.print("  ".join([" ".join(row["clip"].split())[:40], seeds, psnr, f"{row['ssim']:.4f}", *shown]))
+        results.print(f"  {row['link']}")
+    for row in summary["not_compared"]:
+        errors.print(f"{row['clip']}: {row['error']}", style="red")
+    counts = len(summary["clips"]), len(summary["without_counterpart"])
+    results.print(f"{counts[0]} pairs, the least alike first; {counts[1]} clips without a counterpart")
