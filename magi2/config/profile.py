@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from magi2.config.labels import named_label
 from magi2.delivery.names import check_template
-from magi2.errors import InputError
+from magi2.errors import ConfigError, InputError
 from magi2.inputs.text import is_name
 from magi2.media.delivery import BESIDE_ENCODING, PLACEMENT, DeliverySpec
 from magi2.models.preview.config import PreviewConfig
@@ -252,30 +252,36 @@ def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluated_settings(preview: Mapping[str, Any]) -> dict[str, Any]:
-    """A preview's settings as documents hold them, with the resolved schedule in place of all that names one."""
+    """A preview's settings as documents hold them, with the resolved schedule in place of all that names one.
+
+    Settings that name no schedule which could be are left as they are: to refuse them is for who validates them.
+    """
     plain = {name: value for name, value in preview.items() if name not in ("quality", "schedule", "tiers")}
-    steps = preview.get("steps")
-    named = preview.get("tiers", {}).get(preview.get("quality"), {}).get(str(steps))
-    if (given := preview.get("schedule") or named) is None:
-        return plain
-    resolved = Schedule.from_json(given).resolved(int(str(steps)))
+    try:
+        resolved = _stored_schedule(preview).resolved(preview["steps"])
+    except _NO_SCHEDULE:
+        return dict(preview)
     return plain if resolved is None else {**plain, "schedule": resolved.to_json()}
 
 
-def quality_of(settings: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Tier and share of the evaluations of a profile as documents hold it; a schedule of its own is tier "schedule".
-
-    None for the settings of a version that says too little.
-    """
-    preview = settings.get("preview")
-    if not isinstance(preview, Mapping) or not isinstance(steps := preview.get("steps"), int):
-        return None
-    schedule = Schedule.from_json(evaluated_settings(preview).get("schedule"))
-    named = preview.get("quality", LOSSLESS)
-    return ("schedule" if preview.get("schedule") else named), schedule.share(steps)
-
-
 def tier_text(settings: Mapping[str, Any]) -> str | None:
-    """The same for people."""
-    found = quality_of(settings)
-    return found and f"{found[0]}, {found[1]:.0%} of the evaluations"
+    """Tier and share of the evaluations of a profile as documents hold it; None where they say too little.
+
+    A schedule of the profile's own is of tier "schedule".
+    """
+    try:
+        preview = settings["preview"]
+        share = _stored_schedule(preview).share(preview["steps"])
+        named = "schedule" if preview.get("schedule") else preview.get("quality", LOSSLESS)
+    except _NO_SCHEDULE:
+        return None
+    return f"{named}, {share:.0%} of the evaluations"
+
+
+_NO_SCHEDULE = (ConfigError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)
+"""What reading a schedule raises from settings that another version wrote, or that somebody spoilt."""
+
+
+def _stored_schedule(preview: Mapping[str, Any]) -> Schedule:
+    named = preview.get("tiers", {}).get(preview.get("quality"), {}).get(str(preview.get("steps")))
+    return Schedule.from_json(preview.get("schedule") or named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from magi2.errors import ConfigError
@@ -87,12 +87,20 @@ class ModelHeads:
         return None
 
 
-def check_heads(layout: ParallelLayout, heads: ModelHeads) -> None:
-    """Raises: ConfigError when the model's heads do not divide, naming the numbers and the nearest that do."""
-    objection = heads.objection(layout)
-    if objection is not None:
-        works = nearest_layouts(layout, lambda other: heads.objection(other) is None)
-        raise ConfigError(f"layout {layout}: {objection}", hint=name_layouts(works))
+def check_heads(layout: ParallelLayout, heads: ModelHeads, branches: Collection[int] = (2,)) -> None:
+    """Raises: ConfigError when the model's heads do not divide, naming the numbers and the nearest that do.
+
+    `branches` are the numbers of guidance branches that steps evaluate: all ranks share a step of one.
+    """
+
+    def objection(other: ParallelLayout) -> str | None:
+        found = ((heads.objection(other.for_branches(count)), count) for count in branches)
+        texts = (f"{text}, in steps without guidance" if count < other.cfg else text for text, count in found if text)
+        return next(texts, None)
+
+    if text := objection(layout):
+        works = nearest_layouts(layout, lambda other: objection(other) is None)
+        raise ConfigError(f"layout {layout}: {text}", hint=name_layouts(works))
 
 
 def nearest_layouts(layout: ParallelLayout, works: Callable[[ParallelLayout], bool]) -> list[ParallelLayout]:

@@ -89,7 +89,9 @@ class Schedule:
     @classmethod
     def from_json(cls, content: Mapping[str, object] | None) -> Schedule:
         """What a recipe holds of one, which is nothing for the schedule that changes nothing."""
-        return EVERY_STEP if content is None else cls(content["guide_until_step"], tuple(content["reuse_steps"]))  # type: ignore[arg-type]
+        if content is None:
+            return EVERY_STEP
+        return cls(content.get("guide_until_step"), tuple(content.get("reuse_steps", ())))  # type: ignore[arg-type]
 
 
 EVERY_STEP = Schedule()

@@ -35,8 +35,7 @@ def check_layout(layout: ParallelLayout, profile: Profile) -> None:
     preview = profile.architectures.preview
     moe = preview.moe_config
     heads = ModelHeads(preview.num_heads, preview.num_query_groups, moe.num_heads, moe.num_experts)
-    for branches in profile.preview.evaluated.counts(profile.preview.steps):
-        check_heads(layout.for_branches(branches), heads)
+    check_heads(layout, heads, profile.preview.evaluated.counts(profile.preview.steps))
 
 
 def _whole_host(settings: Settings) -> ParallelLayout:

@@ -57,8 +57,8 @@ class Found:
     @property
     def is_confirmed(self) -> bool:
         """Whether it does about as well on prompts that the search has not seen."""
-        errors = (mean(each.error for each in distances) for distances in (self.others, self.searched))
-        return next(errors) <= CONFIRMED * next(errors)
+        others, searched = (mean(each.error for each in clips) for clips in (self.others, self.searched))
+        return others <= CONFIRMED * searched
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""

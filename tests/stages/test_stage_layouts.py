@@ -65,3 +65,15 @@ def test_heads_that_do_not_divide_are_refused_with_the_numbers_and_what_works() 
     check_layout(SPREAD, profile)
     with pytest.raises(ConfigError, match=r"24 attention and 24 key/value heads do not divide by cp 5.*nearest"):
         check_layout(ParallelLayout.parse("sp5"), profile)
+
+
+def test_steps_without_guidance_are_shared_by_all_ranks_which_the_heads_have_to_allow() -> None:
+    sixteen = ParallelLayout.parse("sp8.cfg2.ep8")
+    lossless, draft = (
+        load_profile("540p", Settings().configs, [f"preview.quality={quality}"]) for quality in ("lossless", "draft")
+    )
+    check_layout(sixteen, lossless)
+    check_layout(ParallelLayout.parse("sp4.cfg2.ep4"), draft)
+    said = r"layout sp8\.cfg2\.ep8: 24 attention .* do not divide by cp 16, in steps without guidance"
+    with pytest.raises(ConfigError, match=said):
+        check_layout(sixteen, draft)

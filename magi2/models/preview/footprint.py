@@ -37,8 +37,7 @@ def check_footprint(
     `branches` are the numbers of branches that their steps evaluate; the most that any of them needs counts.
     Raises: ConfigError when heads do not divide or the cards are too small, naming the numbers and the nearest layouts.
     """
-    for count in branches:
-        check_heads(layout.for_branches(count), model_heads(config))
+    check_heads(layout, model_heads(config), branches)
     sizes = _weight_bytes(config, compute_dtype)
 
     def footprint(other: ParallelLayout) -> Footprint | None:

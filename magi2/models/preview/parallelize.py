@@ -115,8 +115,8 @@ class ParallelPreview(PreviewModel):
         heads do not divide by all ranks, which share one branch.
         """
         conditioning.check(self.config)
+        check_heads(self.mesh.layout, model_heads(self.config), (1 + guided,))
         layout = self.mesh.layout.for_branches(1 + guided)
-        check_heads(layout, model_heads(self.config))
         branches = (0, 1) if guided else (0,)
         pack_branches = partial(
             pack,

@@ -13,6 +13,7 @@ from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.parallelize import ParallelPreview
 from magi2.parallel.collectives import Group
 from magi2.parallel.layout import ParallelLayout
+from magi2.parallel.memory import Footprint
 from magi2.parallel.mesh import Mesh
 from tests.models.preview.preview_goldens import tiny_config
 
@@ -63,3 +64,16 @@ def test_more_ranks_need_less_each() -> None:
         for text in ("sp1", "sp2", "sp4", "sp8")
     ]
     assert all(small.total < large.total for large, small in pairwise(sizes))
+
+
+def test_one_branch_needs_less_but_for_the_exchange_that_two_parted_branches_do_without() -> None:
+    def need(text: str, *branches: int) -> Footprint:
+        return check_footprint(
+            PreviewConfig(), ParallelLayout.parse(text), TOKENS, card_bytes=1 << 40, branches=branches
+        )
+
+    assert need("sp4.ep4", 1).total < need("sp4.ep4", 2).total == need("sp4.ep4", 2, 1).total
+    both, one = need("sp1.cfg2.ep1", 2), need("sp1.cfg2.ep1", 1)
+    assert both.buffers == 0 < one.buffers and one.activations < both.activations
+    with pytest.raises(ConfigError, match="divide by cp 48, in steps without guidance"):
+        need("sp24.cfg2.ep8", 2, 1)
