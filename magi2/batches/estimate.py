@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -35,27 +35,27 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
     names = {profile.name for profile in plan.profiles.values()}
     for stage in ACCELERATOR_STAGES:
         counts = {digest: missing.get(stage.value, 0) for digest, missing in plan.missing_of.items()}
-        work = sum(count * _work(stage, plan.profiles[digest].preview) for digest, count in counts.items())
-        if not work:
+        if not any(counts.values()):
             continue
         samples = [manifest for manifest in _recent(store, stage) if manifest.report.get("profile") in names]
         if samples:
-            total += work * median(_accelerator_seconds(sample) / _work_of(sample) for sample in samples)
+            total += sum(count * _seconds(samples, plan.profiles[digest].preview) for digest, count in counts.items())
         else:
             unmeasured.append(stage.value)
     return Estimate(total, tuple(unmeasured))
 
 
-def _work(stage: StageName, preview: PreviewSettings) -> int:
-    """What an artifact's time is in proportion to: a preview's branch evaluations, nothing in other stages."""
-    return preview.evaluated.evaluations(preview.steps) if stage is StageName.PREVIEW else 1
+def _seconds(samples: Sequence[Manifest], preview: PreviewSettings) -> float:
+    """What one more artifact will take, by the median of those that were made."""
+    evaluations = preview.evaluated.evaluations(preview.steps)
+    return median(_accelerator_seconds(each) * evaluations / (_evaluations(each) or evaluations) for each in samples)
 
 
-def _work_of(manifest: Manifest) -> int:
-    """The same for one that was made."""
+def _evaluations(manifest: Manifest) -> int | None:
+    """Branch evaluations of a preview that was made; None for other stages, and where its recipe does not say."""
     config = manifest.recipe.config
-    if manifest.stage != StageName.PREVIEW:
-        return 1
+    if manifest.stage != StageName.PREVIEW or "steps" not in config:
+        return None
     return Schedule.from_json(config.get("schedule")).evaluations(config["steps"])  # type: ignore[arg-type]
 
 

@@ -45,7 +45,7 @@ TESTS = Path(__file__).parents[1]
 WORLDS = (2, 4, 8)
 TWICE = ("sp2", "sp4", "sp8.ep8", "sp2.cfg2.ep4")
 """Layouts that run again, under the guard against device reads: a run repeats, and no kind of exchange reads."""
-ONE_BRANCH = ("sp2", "sp1.cfg2", "sp1.cfg2.ep2", "sp4", "sp2.cfg2.ep4", "sp8.ep8", "sp4.cfg2.ep8")
+ONE_BRANCH = ("sp2", "sp1.cfg2", "sp1.cfg2.ep2", "sp4", "sp2.cfg2.ep4", "sp8.ep4", "sp4.cfg2.ep8")
 """Layouts that run the conditional branch alone as well: all ranks share it, however they part two."""
 GUARDED = 2
 """Ranks that are guarded: the others have the same code, and the guard doubles what a run costs."""
