@@ -54,7 +54,6 @@ app.add_typer(profile.app, name="profile")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(catalog.app, name="catalog")
-app.add_typer(airflow.app, name="airflow")
 
 
 @app.callback(invoke_without_command=True)

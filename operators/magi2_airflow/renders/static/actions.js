@@ -183,7 +183,8 @@ function RerunDialog({ name, batch, choices }) {
 function consequence({ from_stage: stage, overrides }) {
   const touched = "Only what the changed settings touch is made; the rest is taken from the store.";
   if (overrides.length) return stage ? `${touched} It is refused if they touch a stage before ${stage}.` : touched;
-  if (stage === "deliver") return "Clips are brought to their targets where they are not there; what is missing is made.";
+  if (stage === "deliver")
+    return "Clips are brought to their targets where they are not there; what is missing is made.";
   if (stage) return `Every stage from ${stage} on is made again and compared with what is stored.`;
   return "Only what is missing is made; what is finished is taken from the store.";
 }
