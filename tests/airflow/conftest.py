@@ -19,6 +19,7 @@ from magi2.catalog.migrate import migrate
 from magi2.config.settings import Settings
 from tests.airflow import airflow_site, fault_site
 from tests.airflow.fault_site import DAG_ID, IMPATIENT, Calm, Servers, Task
+from tests.random_weights import NOISE_IS_GOOD
 from tests.real_servers import postgresql, seaweedfs
 from tools.local_airflow import LocalAirflow
 
@@ -38,6 +39,7 @@ def site(
     (folder / "inbox").mkdir()
     environment = {
         **IMPATIENT,
+        **NOISE_IS_GOOD,
         "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
         "MAGI2_CONFIGS": str(small_configs),
         "MAGI2_STORE": str(folder / "store"),
@@ -74,7 +76,7 @@ def server_site(
     for database in ("airflow", "magi2"):
         servers.postgres.create(database)
     migrate(servers.url("magi2"))
-    environment = {**IMPATIENT, **servers.environment, "MAGI2_CKPT_ROOT": str(tiny_checkpoint)}
+    environment = {**IMPATIENT, **NOISE_IS_GOOD, **servers.environment, "MAGI2_CKPT_ROOT": str(tiny_checkpoint)}
     environment["MAGI2_INPUT_ROOTS"] = input_roots
     folder = tmp_path_factory.mktemp("server-faults")
     environment["MAGI2_CONFIGS"] = str(small_configs)

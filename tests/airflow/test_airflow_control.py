@@ -15,6 +15,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.catalog import Action, BatchRecord, BatchState, Catalog, open_catalog
 from magi2.catalog.engine import FILE_NAME
 from tests.batch_counts import counts_of, state_of
+from tests.random_weights import NOISE_IS_GOOD
 from tools.local_airflow import LocalAirflow
 
 SCRIPT = Path(__file__).with_name("asked_runs.py")
@@ -41,6 +42,7 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path) -> Runs:
     folder = tmp_path_factory.mktemp("asked")
     environment = {
+        **NOISE_IS_GOOD,
         "MAGI2_CKPT_ROOT": str(tiny_checkpoint),
         "MAGI2_STORE": str(folder / "store"),
         "MAGI2_INPUT_ROOTS": str(folder / "batches"),

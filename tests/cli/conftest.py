@@ -9,6 +9,7 @@ import pytest
 
 from magi2.cli.main import main
 from tests.cli.cli_said import Magi2, Said
+from tests.random_weights import NOISE_IS_GOOD
 
 
 @pytest.fixture
@@ -21,6 +22,8 @@ def magi2(
             monkeypatch.delenv(name)
     monkeypatch.setenv("MAGI2_CKPT_ROOT", str(tiny_checkpoint))
     monkeypatch.setenv("MAGI2_STORE", str(tmp_path / "store"))
+    for name, value in NOISE_IS_GOOD.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
 

@@ -191,7 +191,7 @@ def test_deliver_by_hand_goes_where_row_option_or_profile_says(
 
     told = rendered(magi2, "--prompts", "two.json", "--out", "folder", "--set", "delivery.target=archive")
     places = {clip["names"][0]: clip["deliveries"][0]["target"] for clip in told["clips"]}
-    assert places == {"first": "studio", "row 2": "--out"} and len(list((tmp_path / "folder").iterdir())) == 3
+    assert places == {"first": "studio", "row 2": "--out"} and len(list((tmp_path / "folder").iterdir())) == 4
     first = next(clip for clip in told["clips"] if clip["names"] == ["first"])
     assert first["stages"]["deliver"] == "reused" and first["deliveries"][0]["name"] == "two/first_0_tiny-preview.mp4"
 

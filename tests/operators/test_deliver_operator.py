@@ -75,7 +75,9 @@ def test_task_delivers_without_a_process_and_tells_counts_alone(
     operator = DeliverOperator(task_id="deliver", batch_id=batch_id, shard=0)
     counts = {"made": 1, "reused": 0, "failed": 0}
     assert operator.work(task.context()) == {"batch_id": batch_id, "shard": 0, "stage": "deliver", **counts}
-    assert sorted(path.name for path in studio.iterdir()) == ["kite.contact_sheet.jpg", "kite.jpg", "kite.mp4"]
+    assert sorted(path.name for path in studio.iterdir()) == [
+        *("kite.contact_sheet.jpg", "kite.jpg", "kite.json", "kite.mp4")
+    ]
     assert "127.0.0.1" not in json.dumps(task.xcom)
 
 
@@ -105,7 +107,7 @@ def test_task_that_is_killed_begins_no_further_clip(deployment: Deployment, stud
 def test_plan_refuses_a_row_with_a_target_or_name_that_is_none(
     deployment: Deployment, studio: Path, row: dict[str, str]
 ) -> None:
-    with pytest.raises(InputError, match="row 1: delivery"):
+    with pytest.raises(InputError, match="line 1: delivery"):
         planned(deployment, {**KITE, **row})
     assert not list(deployment.store.list_documents("batches"))
 

@@ -69,7 +69,7 @@ def test_a_too_long_prompt_fails_alone_and_before_the_network_runs(
 def test_texts_that_the_file_cannot_hold_fail_the_clip_before_anything_is_made_for_it(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    profile = small_profile("delivery.provenance=full", "text.use_negative_prompt=false")
+    profile = small_profile("delivery.provenance=full", "text.use_negative_prompt=false", "text.on_overflow=truncate")
     clips = [make_clip(profile, "x" * 60_000)]
     (outcome,) = render(make_context(tiny_checkpoint, tmp_path / "store", profile), clips)
     assert (failure_code(outcome), [result.stage for result in outcome.results]) == ("input", ["enhance", "encode"])
