@@ -28,6 +28,7 @@ from magi2.report import ReportDocument, build_report
 from magi2.stages.progress import Silent
 from magi2.types import ARTIFACT_FOLDERS, ARTIFACT_STAGES, NEGATIVE, StageName
 from tests.airflow.airflow_site import is_alive, parent, wait_until
+from tests.random_weights import THRESHOLDS
 from tests.real_servers import PostgresServer, S3Server
 from tests.render_helpers import SMALL, SMALL_REFINED
 from tools.local_airflow import LocalAirflow
@@ -158,7 +159,7 @@ class Site:
         return str(self.airflow.request("GET", path)["value"])
 
     def report(self, run_id: str) -> ReportDocument:
-        return build_report(self.store, self.batch_id(run_id))
+        return build_report(self.store, self.batch_id(run_id), thresholds=THRESHOLDS)
 
     def attempts(self, run_id: str, stage: StageName) -> int:
         tasks = self.airflow.tasks(DAG_ID, run_id)

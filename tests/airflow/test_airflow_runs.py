@@ -130,9 +130,9 @@ def test_run_fails_when_more_clips_fail_than_the_batch_allows_and_still_reports(
     report = run.report
     assert (report["clips_failed"], report["clips_done"], report["clips_reused"]) == (2, 2, 2)
     assert report["stages_computed"] == 0
-    assert {run.task(f"shard.{stage}", 0)["state"] for stage in STAGES} == {"success"}
+    assert run.task("shard.mux")["state"] == "skipped"  # all that may be rendered is finished
     assert run.task("report")["try_number"] == 1
-    assert run.xcom("plan") == [0]
+    assert run.xcom("plan") == []
 
 
 def test_wrong_batch_file_fails_at_once_without_a_retry(site: Site) -> None:
@@ -149,7 +149,7 @@ def test_catalog_knows_all_that_the_store_has(site: Site, finished: Run) -> None
     batch = catalog.batches.get(finished.report["batch_id"])
     assert batch is not None and (batch.run_id, batch.state) == (finished.run_id, BatchState.DONE)
     clips = counts_of(catalog, batch.batch_id).clips
-    assert (clips.done, clips.failed) == (2, 1)
+    assert (clips.done, clips.failed) == (2, 0)
 
 
 def test_finished_batch_needs_no_shard(site: Site, finished: Run) -> None:
