@@ -162,10 +162,11 @@ def good_clips(count: int, seed: int, tell: Callable[[str], None]) -> dict[str, 
             for name, margin in MARGINS.items():
                 if name in ("frozen", "repeated_frames") and motion not in LASTING:
                     continue
-                values = list(margin.of(measures))[1:]
                 if name == "silent":
                     continue
-                worst[name] = margin.worst([*values, *([worst[name]] if name in worst else [])])
+                values = [*list(margin.of(measures))[1:], *([worst[name]] if name in worst else [])]
+                if values:  # a white clip has no colour that it could lose
+                    worst[name] = margin.worst(values)
         tell(f"{motion}: {dict(flagged) or 'no flag'}")
     return {"clips": count * len(MOTIONS), "of_each_motion": count, "flagged": dict(flagged), "nearest": worst}
 
