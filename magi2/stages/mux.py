@@ -69,11 +69,11 @@ class MuxStage(Stage["Watermark | None"]):
         write_thumbnail(folder / POSTER, folder / THUMBNAIL)
         write_contact_sheet(picture, folder / CONTACT_SHEET)
         (folder / PROBE).write_text(json.dumps(found.as_json(), indent=1, sort_keys=True))
+        measured = {MEASURES: decoded.report[MEASURES]} if MEASURES in decoded.report else {}
         return Product(
             files={name: folder / name for name in (CLIP, POSTER, THUMBNAIL, CONTACT_SHEET, PROBE)},
             flags=decoded.flags,
-            report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)}
-            | {name: decoded.report[name] for name in (MEASURES,) if name in decoded.report},
+            report={"frames": count, "codec": spec.codec, "width": width, "height": height, "fps": str(fps)} | measured,
         )
 
     def _decoded(self, clip: Clip, key: str) -> Manifest:

@@ -6,16 +6,14 @@ They have few steps and small pictures here; as their profiles say they are made
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from magi2.artifacts.address import open_store
 from magi2.batches.documents import load_report
-from magi2.cli.main import main
-from tests.cli.cli_said import Said
+from tests.cli.cli_said import Magi2, called_here
 from tests.delivery.authority import SIGNER, Signing, make_signing
 from tests.delivery.samples import flip_bit
 from tests.real_servers import S3Server, seaweedfs
@@ -35,8 +33,6 @@ SMALL = (
     *("preview.steps=2", "preview.width=64", "preview.height=32"),
     *("refiner.width=128", "refiner.height=64", "delivery.size=[256, 128]"),
 )
-
-Magi2 = Callable[..., Said]
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +55,7 @@ def magi2(
     capsys: pytest.CaptureFixture[str],
 ) -> Magi2:
     """Run `magi2 ARGUMENTS` in a deployment that signs and has the bucket as its target."""
-    for name in [name for name in os.environ if name.startswith("MAGI2_")]:
-        monkeypatch.delenv(name)
+    run = called_here(monkeypatch, capsys)
     url = f"s3://{bucket.bucket}/night/?endpoint={bucket.endpoint}"
     environment = {
         "MAGI2_CKPT_ROOT": str(EXAMPLES / "demo_checkpoint"),
@@ -76,15 +71,6 @@ def magi2(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Said:
-        monkeypatch.setattr("sys.argv", ["magi2", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Said(int(ended.value.code or 0), captured.out, captured.err)
-
     return run
 
 
