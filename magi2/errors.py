@@ -119,6 +119,12 @@ class AwayError(InfrastructureError):
     """
 
 
+class RankGoneError(InfrastructureError):
+    """Another rank of the group does not answer; why is for that rank to say, or for its end to show."""
+
+    code = "rank_gone"
+
+
 class GroupLostError(InfrastructureError):
     """The ranks of a group, or this process alone, cannot go on. `cause` is what happened.
 

@@ -14,6 +14,7 @@ os.environ.pop("COLUMNS", None)  # xdist sets it for its workers, and a console 
 import pytest
 import setuptools  # noqa: F401  torch's compiler refuses to load it after somebody has imported Python's distutils
 import torch
+from hypothesis import settings as made_up_inputs
 
 from tests.no_device_read import NoDeviceRead
 
@@ -28,6 +29,10 @@ pytest_plugins = [
     "tests.tiers",
     "tests.workers",
 ]
+
+# The same inputs in every run: what is made up anew, and may fail for the first time, is for `make fuzz`.
+made_up_inputs.register_profile("repeatable", derandomize=True, deadline=None)
+made_up_inputs.load_profile("repeatable")
 
 GOLDEN = Path(__file__).parent / "golden"
 

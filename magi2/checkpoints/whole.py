@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def _require_indexed(folder: Path) -> None:
         if not isinstance(listed, dict):
             raise CheckpointError(f"{index}: is no index of tensors", hint=_AGAIN)
         for tensor, name in listed.items():
-            if not (folder / str(name)).is_file():
+            if not os.path.isfile(folder / str(name)):
                 raise CheckpointError(f"{folder / str(name)} is missing, which {index.name} lists", hint=_AGAIN)
             if tensor not in header_of(folder / str(name)):
                 raise CheckpointError(f"{folder / str(name)}: lacks {tensor}, which {index.name} lists", hint=_AGAIN)

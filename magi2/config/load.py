@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
     """
     is_path = name.endswith(_PATH_SUFFIXES)
     path = Path(name) if is_path else configs / "profiles" / f"{name}.yaml"
-    if not (is_path or is_name(name)) or not path.is_file():
+    if not (is_path or is_name(name)) or not os.path.isfile(path):
         raise ConfigError(f"unknown profile {quoted(name)}", hint=nearest(name, profile_names(configs)))
     data = _read_extended(path, (), None if is_path else InputRoots((configs,)))
     _check_overrides(overrides)
@@ -107,8 +108,10 @@ def _read_extended(path: Path, seen: tuple[Path, ...], roots: InputRoots | None)
     parent = data.pop("extends", None)
     if parent is None:
         return data
-    parent_path = path.parent / (parent if str(parent).endswith(_PATH_SUFFIXES) else f"{parent}.yaml")
-    if not parent_path.is_file():
+    if not isinstance(parent, str):
+        raise ConfigError(f"{path}: extends is the name of a profile, this is a {type(parent).__name__}")
+    parent_path = path.parent / (parent if parent.endswith(_PATH_SUFFIXES) else f"{parent}.yaml")
+    if not os.path.isfile(parent_path):  # which asks nothing of the system that a name too long could fail
         raise ConfigError(f"{path}: extends {quoted(parent)}, which is not there")
     base = _read_extended(parent_path, (*seen, place), roots)
     base.pop("name", None)
@@ -182,7 +185,7 @@ def _read_architecture(value: object, configs: Path, profile: Path) -> object:
     if not isinstance(value, str):
         return value
     path = configs / "models" / f"{value}.json"
-    if not is_name(value) or not path.is_file():
+    if not is_name(value) or not os.path.isfile(path):
         known = [p.stem for p in (configs / "models").glob("*.json")]
         raise ConfigError(f"{shown(profile)}: unknown architecture {quoted(value)}", hint=nearest(value, known))
     try:
@@ -198,7 +201,7 @@ def _read_tiers(preview: object, configs: Path, profile: Path) -> None:
     if not isinstance(preview, dict) or not isinstance(name := preview.get("tiers"), str):
         return
     path = configs / "tiers" / f"{name}.yaml"
-    if not is_name(name) or not path.is_file():
+    if not is_name(name) or not os.path.isfile(path):
         known = [each.stem for each in (configs / "tiers").glob("*.yaml")]
         raise ConfigError(f"{shown(profile)}: unknown tiers {quoted(name)}", hint=nearest(name, known))
     preview["tiers"] = _read_mapping(path, InputRoots((configs,)))

@@ -7,6 +7,7 @@ casts it to the dtype the module declares, moves it to the device and puts it in
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class SafetensorsFolder:
 
     def _open_file(self, file_name: str) -> Any:
         path = self.folder / file_name
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise CheckpointError(f"{path}: weight file is missing")
         try:
             return safe_open(path, framework="pt")

@@ -76,8 +76,7 @@ class Listener:
     def poll(self, timeout_s: float) -> list[Message]:
         """What was heard, in order for each rank; ranks whose connection ended come first.
 
-        A rank that is killed makes its peers fail. Since its end is always seen no later than their complaints, this
-        order puts the cause before its consequences.
+        A rank that is killed makes its peers fail; this order puts the cause before consequences seen with it.
         """
         heard: list[tuple[bool, list[Message]]] = []
         for key, _ in self._selector.select(timeout_s):

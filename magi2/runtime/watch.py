@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from magi2.errors import CancelledError, RankGoneError
 from magi2.runtime.events import (
     Event,
     Failure,
@@ -25,6 +26,7 @@ from magi2.runtime.events import (
 Phase = Literal["starting", "meeting", "loading", "stepping", "working", "waiting", "ended"]
 
 _LEAST_READ_BYTES = 2**20
+_CONSEQUENCES = {CancelledError.code, RankGoneError.code}
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,10 @@ class Watch:
 
     @property
     def cause(self) -> Ending | None:
-        """The ending that made the group fail. A rank that was told to stop is a consequence, if there is another."""
-        own = (end for end in self._endings if end.failure is None or end.failure.code != "cancelled")
+        """The ending that made the group fail. That of a rank which was told to stop, or misses another, is not, if
+        there is another: a dying process may close what it shares with other ranks before its connection to us.
+        """
+        own = (end for end in self._endings if end.failure is None or end.failure.code not in _CONSEQUENCES)
         return next(own, self._endings[0] if self._endings else None)
 
     def saw(self, number: int, event: Event | None, now: float) -> None:

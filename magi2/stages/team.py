@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from magi2.errors import ConfigError, GroupLostError, InfrastructureError, Magi2Error, error_from_code
+from magi2.errors import ConfigError, GroupLostError, Magi2Error, RankGoneError, error_from_code
 from magi2.parallel.mesh import Mesh
 from magi2.types import Clip
 
@@ -64,7 +64,7 @@ class Team:
         try:
             dist.broadcast_object_list(orders, src=0, group=self.control)
         except RuntimeError as error:
-            raise GroupLostError(InfrastructureError(f"another rank is gone: {error}")) from error
+            raise GroupLostError(RankGoneError(f"another rank is gone: {error}")) from error
         return orders
 
     def settle(self, clip: Clip, error: Magi2Error | None) -> None:
@@ -96,7 +96,7 @@ class Team:
             work.wait(CONTROL_TIMEOUT if error is None else timedelta(seconds=self.patience_s))
         except RuntimeError as absent:
             if error is None or "timed out" not in str(absent).lower():
-                raise GroupLostError(InfrastructureError(f"another rank is gone: {absent}")) from absent
+                raise GroupLostError(RankGoneError(f"another rank is gone: {absent}")) from absent
             raise GroupLostError(error, clip.clip_id) from error
         return [json.loads(bytes(word.tolist())) for word in words]
 

@@ -158,6 +158,20 @@ def test_extends_merges_mappings_and_replaces_everything_else(tmp_path: Path) ->
     assert load_profile(base, CONFIGS).name == "base"
 
 
+@pytest.mark.parametrize(
+    "parent", ["nobody", "x" * 300, "x" * 300 + ".yaml", "a/" * 3_000, {"x": 1}, ["tiny"], 7, True]
+)
+def test_extends_that_names_no_profile_is_an_error(parent: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="extends"):
+        load_profile(write_profile(tmp_path, json.dumps({"extends": parent}), "a"), CONFIGS)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".yaml", "a/" * 3_000 + ".yaml", "\0.yaml"])
+def test_a_profile_whose_name_no_file_can_have_is_unknown(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown profile"):
+        load_profile(name, CONFIGS)
+
+
 def test_extends_that_goes_in_a_circle_is_an_error(tmp_path: Path) -> None:
     write_profile(tmp_path, f"extends: ../{tmp_path.name}/b\n", "a")
     with pytest.raises(ConfigError, match="extends itself"):

@@ -95,6 +95,7 @@ def test_renamed_transformed_and_skipped_tensors(tmp_path: Path) -> None:
         (lambda f: (f / INDEX_NAME).write_text("[]"), r"index.json: not a safetensors index"),
         (lambda f: change_index(f, lambda m: m.update({"0.bias": 5})), r"index.json: not a safetensors index"),
         (lambda f: change_index(f, lambda m: m.update({"0.bias": "../x"})), r"'../x' leaves the folder"),
+        (lambda f: change_index(f, lambda m: m.update({"9.bias": "x" * 300})), r"x{300}: weight file is missing"),
         (
             lambda f: change_index(f, lambda m: m.update({"0.scale": "shard-0.safetensors"})),
             r"shard-0.safetensors: the index promises '0.scale', the file lacks it",

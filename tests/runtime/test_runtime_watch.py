@@ -97,6 +97,14 @@ def test_rank_that_was_told_to_stop_is_not_the_cause_if_there_is_another() -> No
     assert watch.cause.rank == 1
 
 
+def test_rank_that_misses_another_is_not_the_cause_once_that_one_is_seen_to_have_died() -> None:
+    watch = running()
+    watch.saw(1, Failure("rank_gone", "another rank is gone: connection closed by peer"), 5)
+    assert watch.cause is not None and watch.cause.rank == 1
+    watch.saw(0, None, 6)
+    assert (watch.cause.rank, watch.cause.failure, watch.ended_at) == (0, None, 5)
+
+
 def test_unknown_rank_is_ignored() -> None:
     watch = running(1)
     watch.saw(7, Failure("input", "who am I"), 4)
