@@ -28,17 +28,18 @@ from types import FrameType
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import batch_ids, load_batch, load_report, report_text_name
-from magi2.batches.schema import BatchDocument, ReportedClip
+from magi2.batches.schema import BatchDocument
 from magi2.cli.console import errors
 from magi2.config.settings import Settings
 from magi2.errors import Magi2Error
-from tools.demo_clips import export_clips, finished_clips, judgement, write_sheet
+from tools.demo_clips import DeliveredClip, deliver_finished, judgement, write_sheet
 from tools.demo_progress import BatchReader, LiveLine, follow
 from tools.local_airflow import COMPONENTS, REPOSITORY, TRIGGERER, LocalAirflow, is_free
 
 EXAMPLES = REPOSITORY / "examples"
 DAG_ID, WATCH_DAG_ID = "magi2_render_batch", "magi2_watch"
 UI_PORT = 8080
+TARGET, CLIP_NAME = "clips", "{name}.mp4"
 SHEET = "contact_sheet.png"
 SUMMARY = ("clips_done", "clips_reused", "clips_failed", "stages_computed", "stages_reused", "seconds")
 
@@ -80,18 +81,21 @@ def main() -> int:
 
 
 def deployment(out: Path, checkpoint: Path, batches: Path, device: str | None) -> dict[str, str]:
-    """The deployment: store and inbox in `out`, and `device`, by default what the machine has.
+    """The deployment: store, inbox and delivered clips in `out`, and `device`, by default what the machine has.
 
     The clips are small: one accelerator has them sooner than several, and threads would get in each other's way.
     """
-    inbox = out / "inbox"
-    inbox.mkdir(parents=True, exist_ok=True)
+    inbox, clips = out / "inbox", out / "clips"
+    for folder in (inbox, clips):
+        folder.mkdir(parents=True, exist_ok=True)
     inputs = {"MAGI2_INBOX": inbox, "MAGI2_INPUT_ROOTS": batches}
     folders = {"MAGI2_CKPT_ROOT": checkpoint, "MAGI2_STORE": out / "store", **inputs}
+    targets = {TARGET: str(clips)}
     chosen = {"MAGI2_DEVICE": device} if device else {}
     return {
         **chosen,
         "MAGI2_LAYOUT": "sp1.cfg1.ep1",
+        "MAGI2_DELIVERY_TARGETS": json.dumps(targets),
         "OMP_NUM_THREADS": "1",
         **{name: str(folder) for name, folder in folders.items()},
     }
@@ -166,6 +170,7 @@ class Demonstration:
         say(f"Airflow's page while this runs: {self.airflow.url} (make ui keeps it up)")
         self.airflow.unpause(DAG_ID)
         conf = {"batch": str(self.batch), "profile": self.profile, "on_bad_rows": "skip", "failure_limit": 1}
+        conf |= {"delivery_target": TARGET, "delivery_name": CLIP_NAME}
         self.run_id = self.airflow.trigger(DAG_ID, conf)
         say(f"run {self.run_id} of {self.batch}")
         started = time.monotonic()
@@ -175,7 +180,7 @@ class Demonstration:
         return state
 
     def deliver(self) -> None:
-        """Copy the finished clips to `folder`, once, and say what is in them and why others are not there."""
+        """Deliver what the run has not, once, and say what is in the clips and why others are not there."""
         if self.is_delivered or self.run_id is None:
             return
         self.is_delivered = True
@@ -183,15 +188,16 @@ class Demonstration:
         batch = find_batch(store, self.run_id)
         if batch is None:
             say("no clip was planned yet")
-        elif report := load_report(store, batch.batch_id):
+            return
+        report = load_report(store, batch.batch_id)
+        if report:
             for clip in report.failed:
                 say(f"failed: {', '.join(clip.names)} in {clip.stage}: {clip.reason}")
-            show(store, batch.batch_id, (*report.done, *report.flagged), self.folder)
+        show(deliver_finished(store, batch, self.settings, self.folder), self.folder)
+        if report:
             place = f"{self.settings.store}/documents/{report_text_name(batch.batch_id)}"
             summary = {name: report.counts[name] for name in SUMMARY}
             print(json.dumps({**summary, "report": place}), flush=True)
-        else:
-            show(store, batch.batch_id, finished_clips(store, batch, self.settings), self.folder)
 
 
 def find_batch(store: ArtifactStore, run_id: str) -> BatchDocument | None:
@@ -200,9 +206,8 @@ def find_batch(store: ArtifactStore, run_id: str) -> BatchDocument | None:
     return next((batch for batch in batches if batch.run_id == run_id), None)
 
 
-def show(store: ArtifactStore, batch_id: str, finished: Sequence[ReportedClip], folder: Path) -> None:
-    """Copy the finished clips to `folder`, with one picture of them all, and say what was measured on them."""
-    clips = export_clips(store, batch_id, finished, folder)
+def show(clips: Sequence[DeliveredClip], folder: Path) -> None:
+    """Put one picture of all clips beside them, and say what was measured on each."""
     if clips:
         write_sheet(clips, folder / SHEET)
     say(f"{len(clips)} clips in {folder}, all in one picture in {SHEET}" if clips else "no clip is finished yet")

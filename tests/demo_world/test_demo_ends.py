@@ -23,7 +23,7 @@ from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.load import recipe_book
 from magi2.report import build_report, save_report
-from magi2.types import Clip, StageName
+from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, Delivery, StageName
 from tests.report_samples import NO_REFINER
 from tools import demo
 from tools.demo import Demonstration, command_line, hear_signals
@@ -65,15 +65,17 @@ class Airflow:
 
 @pytest.fixture
 def settings(tmp_path: Path, tiny_checkpoint: Path) -> Settings:
-    return Settings(ckpt_root=tiny_checkpoint, store=str(tmp_path / "store"), device="cpu")
+    targets = json.dumps({demo.TARGET: str(tmp_path / "clips")})
+    return Settings(ckpt_root=tiny_checkpoint, store=str(tmp_path / "store"), device="cpu", delivery_targets=targets)
 
 
 @pytest.fixture
-def store(settings: Settings, exact: Path) -> ArtifactStore:
+def store(settings: Settings, exact: Path, tmp_path: Path) -> ArtifactStore:
     """A planned batch of three clips; the files of two are stored, but no stage has told its results yet."""
+    (tmp_path / "clips").mkdir()
     store = open_store(settings.store)
     book = recipe_book(NO_REFINER, settings, CheckpointFolder(settings.checkpoint_root()))
-    clips = [Clip(PROMPT, seed, NO_REFINER.name, NO_REFINER.digest(), names=(f"row {seed}",)) for seed in (1, 2, 3)]
+    clips = [row(seed) for seed in (1, 2, 3)]
     plan = plan_batch(
         Batch(tuple(clips), ()),
         name="shapes",
@@ -89,14 +91,23 @@ def store(settings: Settings, exact: Path) -> ArtifactStore:
     return store
 
 
+def row(seed: int) -> Clip:
+    place = Delivery(demo.TARGET, f"row_{seed}.mp4")
+    return Clip(PROMPT, seed, NO_REFINER.name, NO_REFINER.digest(), names=(f"row {seed}",), deliveries=(place,))
+
+
 def finish(store: ArtifactStore, book: RecipeBook, clip: Clip, file: Path) -> None:
     caption = Caption(clip.prompt, mode_requested=book.enhancement_mode, mode_used=book.enhancement_mode)
     mux = book.chain(clip, caption.text)[StageName.MUX]
-    made = [(book.enhance(clip), CAPTION, caption.to_json()), (mux, "clip.mp4", file.read_bytes())]
-    for recipe, name, content in made:
+    made = [
+        (book.enhance(clip), {CAPTION: caption.to_json()}),
+        (mux, {CLIP: file.read_bytes(), POSTER: b"poster", CONTACT_SHEET: b"sheet"}),
+    ]
+    for recipe, files in made:
         with store.stage_folder(recipe.stage, recipe.key) as folder:
-            (folder / name).write_bytes(content)
-            store.publish(ManifestDraft(recipe), {name: folder / name})
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            store.publish(ManifestDraft(recipe), {name: folder / name for name in files})
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +162,8 @@ def test_finished_clips_are_delivered_at_every_end(
     found, airflow = run(answer, settings, tmp_path / "clips")
     said = capsys.readouterr().err
     assert found == code
-    assert sorted(path.name[:5] for path in (tmp_path / "clips").glob("*.mp4")) == ["row-1", "row-2"]
+    assert sorted(path.name for path in (tmp_path / "clips").glob("*.mp4")) == ["row_1.mp4", "row_2.mp4"], said
+    assert len(list((tmp_path / "clips").glob("*.json"))) == 2  # whole, with their sidecars
     assert (tmp_path / "clips" / demo.SHEET).is_file()
     assert reason in said
     assert said.count("as asked: colour red") == 2
