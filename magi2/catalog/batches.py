@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -202,8 +203,6 @@ def require_batch(connection: Connection, batch_id: str) -> BatchRecord:
 
 
 def _record(row: Row[Any]) -> BatchRecord:
-    values = dict(row._mapping)
-    requested = values.pop("requested")
-    return BatchRecord(
-        **{**values, "state": BatchState(values["state"])}, requested=None if requested is None else Request(requested)
-    )
+    values = {each.name: getattr(row, each.name) for each in fields(BatchRecord)}
+    requested = row.requested and Request(row.requested)
+    return BatchRecord(**{**values, "state": BatchState(row.state), "requested": requested})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from magi2.catalog.quality import has_flag
 from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import CLIP_SOURCES, StateError
-from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment
+from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment, plain_text
 from magi2.types import Clip, Delivery, Expect, FigureImage, StageName
 
 
@@ -157,10 +158,10 @@ def insert_clips(connection: Connection, batch_id: str, clips: Iterable[PlannedC
         connection,
         ClipRow,
         [clip_row(clip_id, item.clip) for clip_id, item in planned],
-        update=["profile_name", "figures"],
+        update=["profile_name", "figures", "prompt_digest"],
     )
     rows = [batch_clip_row(batch_id, clip_id, item) for clip_id, item in planned]
-    placement = ["names", "tags", "priority", "deliveries", "shard", "expect", "judged_by"]
+    placement = ["names", "first_name", "tags", "priority", "deliveries", "shard", "expect", "judged_by"]
     waiting = [row for row in rows if row["state"] != ClipState.DONE]
     upsert(connection, BatchClipRow, waiting, update=placement)
     done = [row for row in rows if row["state"] == ClipState.DONE]
@@ -178,6 +179,7 @@ def clip_row(clip_id: str, clip: Clip) -> dict[str, Any]:
         "profile_name": clip.profile_name,
         "profile_digest": clip.profile_digest,
         "figures": figures,
+        "prompt_digest": hashlib.sha256(plain_text(clip.prompt).encode()).hexdigest(),
     }
 
 
@@ -205,6 +207,7 @@ def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[st
         "expect": asdict(planned.clip.expect),
         "defects": None,
         "judged_by": None,
+        "first_name": next(iter(planned.clip.names), None),
     }
 
 

@@ -96,10 +96,12 @@ class Database:
     A database that does not answer, or only slowly, is an InfrastructureError within about 15 seconds for each
     statement: nobody who renders waits longer for it.
     The engine is made on first use and again after a fork, so an object may be handed to worker processes.
+    What `before_commit` does is the last of every transaction that `write` makes.
     """
 
     def __init__(self, url: str | URL) -> None:
         self.url = parse_url(url)
+        self.before_commit: Callable[[Connection], None] | None = None
         self._engines: dict[int, Engine] = {}
 
     def __repr__(self) -> str:
@@ -151,7 +153,10 @@ class Database:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with self._engine().execution_options(**{_WRITING: writing}).begin() as connection:
-                    return work(connection)
+                    result = work(connection)
+                    if writing and self.before_commit is not None:
+                        self.before_commit(connection)
+                    return result
             except DBAPIError as error:
                 is_late = time.monotonic() - began > PATIENCE_S
                 if attempt == ATTEMPTS or is_late or not _may_pass(error):

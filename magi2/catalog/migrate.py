@@ -11,6 +11,7 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, text
 
 from magi2.catalog.engine import Database, allow_time
+from magi2.catalog.kept import settle_counts
 from magi2.errors import ConfigError
 
 _LOCK = 0x6D616769  # "magi"
@@ -49,3 +50,4 @@ def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     command.upgrade(alembic_config(connection), "head")
+    settle_counts(connection)

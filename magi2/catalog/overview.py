@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, literal_column, select
+from sqlalchemy import Connection, Select, func, select
 
-from magi2.catalog.clips import has_target
 from magi2.catalog.counts import BatchCounts, Counting
 from magi2.catalog.engine import Database
+from magi2.catalog.kept import LOADED
 from magi2.catalog.records import ClipState, RunState
-from magi2.catalog.runs import FILE_STAGE, SUCCEEDED
-from magi2.catalog.statements import outcome_of_batch, total, was_retried
-from magi2.catalog.states import UNFINISHED_CLIP
-from magi2.catalog.tables import BatchClipRow, BatchRow, ClipRow, ProfileRow, RefusedRow, StageRunRow
+from magi2.catalog.runs import SUCCEEDED
+from magi2.catalog.tables import (
+    BatchClipRow,
+    BatchRow,
+    ClipRow,
+    ProfileRow,
+    RefusedRow,
+    ShardClipsRow,
+    ShardRunsRow,
+    StageRunRow,
+)
 from magi2.types import StageName, clip_stages
-
-K = TypeVar("K", str, int)
 
 
 class Overview:
@@ -82,7 +88,7 @@ class Overview:
 
 
 def _of_batches(connection: Connection, batch_ids: Sequence[str]) -> dict[str, BatchCounts]:
-    counting = _count(connection, BatchClipRow.batch_id.expression, BatchClipRow.batch_id.in_(batch_ids))
+    counting = _count(connection, batch_ids, by="batch_id")
     refused = select(RefusedRow.batch_id, func.count()).where(RefusedRow.batch_id.in_(batch_ids))
     rows = {batch_id: count for batch_id, count in connection.execute(refused.group_by(RefusedRow.batch_id))}
     return {each: counting.get(each, Counting()).result(refused_rows=rows.get(each, 0)) for each in batch_ids}
@@ -90,18 +96,19 @@ def _of_batches(connection: Connection, batch_ids: Sequence[str]) -> dict[str, B
 
 def _of_shards(connection: Connection, batch_id: str) -> dict[int, BatchCounts]:
     # By the shard that a clip is in now: an earlier plan may have put it into another.
-    shard = func.coalesce(BatchClipRow.shard, literal_column("0"))  # for the type: there are no others here
-    counting = _count(connection, shard, and_(BatchClipRow.batch_id == batch_id, BatchClipRow.shard.is_not(None)))
-    return {number: counting[number].result() for number in sorted(counting)}
+    counting = _count(connection, [batch_id], by="shard")
+    return {shard: counting[shard].result() for shard in sorted(each for each in counting if each is not None)}
 
 
-def _count(connection: Connection, key: ColumnElement[K], condition: ColumnElement[bool]) -> dict[K, Counting]:
-    """The clips that meet the condition, added up for each value of `key`."""
-    clips = connection.execute(_clips(key, condition)).all()
+def _count(
+    connection: Connection, batch_ids: Sequence[str], *, by: Literal["batch_id", "shard"]
+) -> dict[Any, Counting]:
+    """What is kept of these batches, added up for each value of a column."""
+    clips = connection.execute(_clips(batch_ids, by)).all()
     digests = {row.profile_digest for row in clips}
     contents = select(ProfileRow.digest, ProfileRow.content).where(ProfileRow.digest.in_(digests))
     profiles = {digest: content for digest, content in connection.execute(contents)}
-    counting: dict[K, Counting] = {row.key: Counting() for row in clips}
+    counting: dict[Any, Counting] = defaultdict(Counting)
     for row in clips:
         counting[row.key].add_clips(
             ClipState(row.state),
@@ -112,7 +119,7 @@ def _count(connection: Connection, key: ColumnElement[K], condition: ColumnEleme
             is_found=row.is_reused and not row.has_shard,
             is_stored=row.is_stored,
         )
-    for row in connection.execute(_runs(key, condition)):
+    for row in connection.execute(_runs(batch_ids, by)):
         counting[row.key].add_runs(
             StageName(row.stage),
             RunState(row.outcome),
@@ -127,57 +134,29 @@ def _count(connection: Connection, key: ColumnElement[K], condition: ColumnEleme
     return counting
 
 
-def _clips(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Clips by profile, state, target, and whether they are reused: done, and their batch did not make their file; or
-    stored: not done, and their file was there when the batch was planned.
-    """
-    of_clip = StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id
-    was_made = exists().where(*of_clip, StageRunRow.stage == FILE_STAGE, StageRunRow.state == RunState.MADE)
-    had_file = exists().where(*of_clip, StageRunRow.stage == FILE_STAGE, StageRunRow.state.in_(SUCCEEDED))
-    is_waiting = BatchClipRow.state.in_(UNFINISHED_CLIP)
-    clips = (
-        select(
-            key.label("key"),
-            ClipRow.profile_digest,
-            BatchClipRow.state,
-            BatchClipRow.failed_stage,
-            BatchClipRow.shard.is_not(None).label("has_shard"),
-            has_target().label("has_target"),
-            and_(BatchClipRow.state == ClipState.DONE, ~was_made).label("is_reused"),
-            and_(is_waiting, BatchClipRow.artifact_key.is_not(None), ~had_file).label("is_stored"),
-        )
-        .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
-        .where(condition)
-        .subquery()
+def _clips(batch_ids: Sequence[str], by: str) -> Select[*tuple[Any, ...]]:
+    kept = ShardClipsRow
+    key = (
+        getattr(kept, by).label("key"),
+        kept.profile_digest,
+        kept.state,
+        kept.failed_stage,
+        kept.shard.is_not(None).label("has_shard"),
+        kept.has_target,
+        kept.is_reused,
+        kept.is_stored,
     )
-    return select(*clips.c, func.count().label("clips")).group_by(*clips.c)
+    return select(*key, func.sum(kept.clips).label("clips")).where(kept.batch_id.in_(batch_ids)).group_by(*key)
 
 
-def _runs(key: ColumnElement[K], condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    """Attempts by stage, outcome, state of the clip, and whether they were its last at the stage."""
-    same_clip = and_(StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id)
-    runs = (
-        select(
-            key.label("key"),
-            StageRunRow.stage,
-            outcome_of_batch().label("outcome"),
-            BatchClipRow.state.label("clip_state"),
-            (~was_retried()).label("is_last"),
-            StageRunRow.seconds,
-            StageRunRow.accelerator_seconds,
-            StageRunRow.peak_memory_bytes,
-            StageRunRow.started_at,
-        )
-        .join(BatchClipRow, same_clip)
-        .where(condition)
-        .subquery()
+def _runs(batch_ids: Sequence[str], by: str) -> Select[*tuple[Any, ...]]:
+    kept = ShardRunsRow
+    key = getattr(kept, by).label("key"), kept.stage, kept.outcome, kept.clip_state, kept.is_last
+    sums = (
+        func.sum(kept.runs).label("runs"),
+        func.sum(kept.seconds).label("seconds"),
+        func.sum(kept.accelerator_seconds).label("accelerator_seconds"),
+        func.max(kept.peak_memory_bytes).label("peak_memory_bytes"),
+        func.min(kept.began).label("began"),
     )
-    keys = runs.c.key, runs.c.stage, runs.c.outcome, runs.c.clip_state, runs.c.is_last
-    return select(
-        *keys,
-        func.count().label("runs"),
-        total(runs.c.seconds).label("seconds"),
-        total(runs.c.accelerator_seconds).label("accelerator_seconds"),
-        func.max(runs.c.peak_memory_bytes).label("peak_memory_bytes"),
-        func.min(runs.c.started_at).label("began"),
-    ).group_by(*keys)
+    return select(*key, *sums).where(kept.batch_id.in_(batch_ids), kept.state != LOADED).group_by(*key)

@@ -9,6 +9,7 @@ from magi2.catalog.batches import Batches
 from magi2.catalog.clips import Clips
 from magi2.catalog.control import Control
 from magi2.catalog.engine import Database
+from magi2.catalog.kept import settle_counts
 from magi2.catalog.notices import Notices
 from magi2.catalog.runs import Runs
 from magi2.catalog.shards import Shards
@@ -21,6 +22,7 @@ class Catalog:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        database.before_commit = settle_counts
         self.batches = Batches(database)
         self.clips = Clips(database)
         self.runs = Runs(database)

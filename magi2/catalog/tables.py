@@ -16,17 +16,28 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Integer,
     MetaData,
     Text,
+    TextClause,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
 """Where the revision stands; not Alembic's own name, which another program in the same database may use."""
+
+
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")  # which counts up by itself on both
+
+
+def plain_text(value: str) -> str:
+    """Text as the catalog stores it."""
+    return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 class PlainText(TypeDecorator[str]):
@@ -36,7 +47,7 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        return None if value is None else plain_text(value)
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -72,6 +83,16 @@ class Base(DeclarativeBase):
     }
 
 
+def is_flagged(column: str) -> TextClause:
+    """That a list of flags is not empty, as the indexes of the flagged have it: only the same text finds them."""
+    return text(f"CAST({column} AS TEXT) <> '[]'")
+
+
+def flagged(name: str, column: str, *columns: str) -> Index:
+    """An index of the rows whose list of flags is not empty, which are few."""
+    return Index(name, *columns, sqlite_where=is_flagged(column), postgresql_where=is_flagged(column))
+
+
 class IdentityRow(Base):
     """One row: the identity that this catalog shares with its store, and why the store was last refused, if it was."""
 
@@ -97,7 +118,7 @@ class BatchRow(Base):
     batch_id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     source: Mapped[str]
-    state: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
     requested: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
     finished_at: Mapped[datetime | None]
@@ -110,6 +131,8 @@ class BatchRow(Base):
     parent_batch_id: Mapped[str | None]
     priority: Mapped[int] = mapped_column(server_default="0")
     budget: Mapped[float | None]
+    on_limit: Mapped[str | None]
+    failure_streak: Mapped[int] = mapped_column(server_default="0")
 
 
 class BatchActionRow(Base):
@@ -147,7 +170,10 @@ class RefusedRow(Base):
 
 
 class ClipRow(Base):
-    """What a clip is, whatever batches ask for it."""
+    """What a clip is, whatever batches ask for it.
+
+    `prompt_digest` is the prompt's SHA-256, by which clips of one prompt find each other.
+    """
 
     __tablename__ = "clips"
 
@@ -157,13 +183,14 @@ class ClipRow(Base):
     profile_name: Mapped[str] = mapped_column(index=True)
     profile_digest: Mapped[str] = mapped_column(ForeignKey("profiles.digest"))
     figures: Mapped[list[Any]]
+    prompt_digest: Mapped[str | None] = mapped_column(index=True)
 
 
 class ArtifactRow(Base):
     """A manifest in the store."""
 
     __tablename__ = "artifacts"
-    __table_args__ = (Index(None, "stage", "key"),)
+    __table_args__ = (Index(None, "stage", "key"), flagged("ix_artifacts_flagged", "flags", "key"))
 
     key: Mapped[str] = mapped_column(primary_key=True)
     stage: Mapped[str]
@@ -183,12 +210,20 @@ class BatchClipRow(Base):
     `deliveries` are the places to which it is brought, with target and name; then it is done when it is there. Rows
     from before there were any have none.
     `defects` are the flags that its measures gave under the thresholds of this name, see `magi2.catalog.quality`.
+    `first_name` is the first of its names. The seconds are those of all its attempts, and the database's own triggers
+    keep them.
     """
 
     __tablename__ = "batch_clips"
     __table_args__ = (
         CheckConstraint("state <> 'done' OR artifact_key IS NOT NULL", name="done_by_artifact"),
-        Index(None, "batch_id", "state"),
+        Index(None, "batch_id", "state", "updated_at"),
+        Index(None, "batch_id", "shard"),
+        Index(None, "batch_id", "updated_at"),
+        Index(None, "batch_id", "first_name"),
+        Index(None, "state", "updated_at"),
+        Index(None, "state", "judged_by"),
+        flagged("ix_batch_clips_flagged", "defects", "batch_id"),
     )
 
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id", ondelete="CASCADE"), primary_key=True)
@@ -206,6 +241,9 @@ class BatchClipRow(Base):
     expect: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     defects: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
     judged_by: Mapped[str | None]
+    first_name: Mapped[str | None]
+    seconds: Mapped[float] = mapped_column(server_default="0")
+    accelerator_seconds: Mapped[float] = mapped_column(server_default="0")
 
 
 class StageRunRow(Base):
@@ -216,6 +254,9 @@ class StageRunRow(Base):
         ForeignKeyConstraint(
             ["batch_id", "clip_id"], ["batch_clips.batch_id", "batch_clips.clip_id"], ondelete="CASCADE"
         ),
+        # With all that the numbers of the last day are made of.
+        Index(None, "finished_at", "stage", "state", "seconds"),
+        flagged("ix_stage_runs_flagged", "flags", "batch_id"),
     )
 
     batch_id: Mapped[str] = mapped_column(primary_key=True)
@@ -262,9 +303,93 @@ class WeightLoadRow(Base):
     stage: Mapped[str] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     seconds: Mapped[float]
-    at: Mapped[datetime]
+    at: Mapped[datetime] = mapped_column(index=True)
 
 
-def json_fragment(text: str) -> str:
-    """`text` as it stands inside a stored JSON string, for searching in one."""
-    return json.dumps(text)[1:-1]
+class ChangedCountRow(Base):
+    """A shard, or one stage of it, that triggers found changed; gone again when the transaction has counted it.
+
+    Clips of `shard` NULL were finished before; `stage` NULL is everything. See `magi2.catalog.kept`.
+    """
+
+    __tablename__ = "changed_counts"
+
+    number: Mapped[int] = mapped_column(_NUMBER, primary_key=True)
+    batch_id: Mapped[str]
+    shard: Mapped[int | None]
+    stage: Mapped[str | None]
+
+
+class ShardClipsRow(Base):
+    """How many clips of a shard are alike in all that is counted; `defects` as text, empty of the unmeasured."""
+
+    __tablename__ = "shard_clips"
+    __table_args__ = (Index(None, "batch_id", "shard"),)
+
+    number: Mapped[int] = mapped_column(_NUMBER, primary_key=True)
+    batch_id: Mapped[str]
+    shard: Mapped[int | None]
+    profile_digest: Mapped[str]
+    state: Mapped[str]
+    failed_stage: Mapped[str | None]
+    has_target: Mapped[bool]
+    is_reused: Mapped[bool]
+    is_stored: Mapped[bool]
+    defects: Mapped[str]
+    clips: Mapped[int]
+
+
+class ShardRunsRow(Base):
+    """How many attempts at a stage of a shard's clips are alike in all that is counted, and what they took.
+
+    Those of `state` "loaded" are loads of weights, which belong to no clip.
+    """
+
+    __tablename__ = "shard_runs"
+    __table_args__ = (Index(None, "batch_id", "shard", "stage"),)
+
+    number: Mapped[int] = mapped_column(_NUMBER, primary_key=True)
+    batch_id: Mapped[str]
+    shard: Mapped[int | None]
+    stage: Mapped[str]
+    state: Mapped[str]
+    outcome: Mapped[str]
+    clip_state: Mapped[str]
+    is_last: Mapped[bool]
+    error_code: Mapped[str]
+    runs: Mapped[int]
+    seconds: Mapped[float]
+    accelerator_seconds: Mapped[float]
+    peak_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    began: Mapped[datetime | None]
+
+
+class TotalClipsRow(Base):
+    """The clips of all shards, in `lane`s so that shards that work at once rarely wait for each other's row."""
+
+    __tablename__ = "total_clips"
+
+    lane: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    state: Mapped[str] = mapped_column(primary_key=True)
+    defects: Mapped[str] = mapped_column(primary_key=True)
+    clips: Mapped[int]
+
+
+class TotalRunsRow(Base):
+    """The attempts of all shards, in lanes like their clips."""
+
+    __tablename__ = "total_runs"
+
+    lane: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    stage: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[str] = mapped_column(primary_key=True)
+    is_last: Mapped[bool] = mapped_column(primary_key=True)
+    error_code: Mapped[str] = mapped_column(primary_key=True)
+    runs: Mapped[int]
+    seconds: Mapped[float]
+    accelerator_seconds: Mapped[float]
+
+
+def json_fragment(value: str) -> str:
+    """`value` as it stands inside a stored JSON string, for searching in one."""
+    return json.dumps(value)[1:-1]
