@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import prod
 from statistics import median
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
-from magi2.config.profile import PreviewSettings
+from magi2.config.profile import Profile
 from magi2.parallel.layout import ONE_RANK, ParallelLayout
 from magi2.sampling.schedule import Schedule
 from magi2.types import ACCELERATOR_STAGES, StageName
@@ -29,26 +31,63 @@ class Estimate:
 def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
     """The plan's missing stages times the median of earlier artifacts of the same stage and profile.
 
-    Previews are compared by what a branch evaluation took, since their schedules may differ.
+    Of a profile without any, those count that one of the plan's others has, else those of the same network. Previews
+    are compared by what a branch evaluation took, since their schedules may differ, and what has other sizes by pixels.
     """
     total, unmeasured = 0.0, []
-    names = {profile.name for profile in plan.profiles.values()}
     for stage in ACCELERATOR_STAGES:
         counts = {digest: missing.get(stage.value, 0) for digest, missing in plan.missing_of.items()}
         if not any(counts.values()):
             continue
-        samples = [manifest for manifest in _recent(store, stage) if manifest.report.get("profile") in names]
-        if samples:
-            total += sum(count * _seconds(samples, plan.profiles[digest].preview) for digest, count in counts.items())
-        else:
-            unmeasured.append(stage.value)
+        recent = list(_recent(store, stage))
+        seconds = {
+            digest: _seconds(stage, _alike(recent, stage, plan, plan.profiles[digest]), plan.profiles[digest])
+            for digest, count in counts.items()
+            if count
+        }
+        total += sum(counts[digest] * each for digest, each in seconds.items() if each is not None)
+        unmeasured += [stage.value] if None in seconds.values() else []
     return Estimate(total, tuple(unmeasured))
 
 
-def _seconds(samples: Sequence[Manifest], preview: PreviewSettings) -> float:
-    """What one more artifact will take, by the median of those that were made."""
-    evaluations = preview.evaluated.evaluations(preview.steps)
-    return median(_accelerator_seconds(each) * evaluations / (_evaluations(each) or evaluations) for each in samples)
+def _alike(recent: Sequence[Manifest], stage: StageName, plan: BatchPlan, profile: Profile) -> list[Manifest]:
+    """The samples to go by: the profile's own, else those of the plan's other profiles, else of the same network."""
+    names = {each.name for each in plan.profiles.values()}
+    networks = {StageName.PREVIEW: profile.architectures.preview, StageName.REFINE: profile.architectures.refiner}
+    network = json.loads(json.dumps(asdict(networks[stage]))) if stage in networks else None
+    for wanted in ({profile.name}, names):
+        if found := [manifest for manifest in recent if manifest.report.get("profile") in wanted]:
+            return found
+    return [manifest for manifest in recent if network and manifest.recipe.config.get("architecture") == network]
+
+
+def _seconds(stage: StageName, samples: Sequence[Manifest], profile: Profile) -> float | None:
+    """What one more artifact will take, by the median of those that were made; None without any."""
+    preview = profile.preview
+    evaluations, pixels = preview.evaluated.evaluations(preview.steps), _pixels(stage, profile)
+    return (
+        median(
+            _accelerator_seconds(each)
+            * (evaluations / (_evaluations(each) or evaluations))
+            * (pixels / (_sample_pixels(each) or pixels))
+            for each in samples
+        )
+        if samples
+        else None
+    )
+
+
+def _pixels(stage: StageName, profile: Profile) -> int:
+    """Pixels of a frame that the stage makes."""
+    return profile.preview.width * profile.preview.height if stage == StageName.PREVIEW else prod(profile.decoded_size)
+
+
+def _sample_pixels(manifest: Manifest) -> int | None:
+    """Pixels of a frame of what was made; None where its recipe does not say."""
+    config = manifest.recipe.config
+    if manifest.stage not in (StageName.PREVIEW, StageName.REFINE) or "width" not in config:
+        return None
+    return int(config["width"]) * int(config["height"])  # type: ignore[call-overload]
 
 
 def _evaluations(manifest: Manifest) -> int | None:

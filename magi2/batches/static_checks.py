@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from magi2.batches.size_checks import require_encodable, require_one_aspect, require_room, require_stretch_is_wanted
 from magi2.checkpoints.fit import require_fit
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.checkpoints.whole import require_whole
@@ -75,10 +76,22 @@ def _endpoint_is_set(profile: Profile, clips: Sequence[Clip], site: Site) -> Non
     resolve_mode(profile.enhancement.mode, endpoint_settings(site.settings))
 
 
+def _sizes_go_together(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    require_one_aspect(profile)
+    require_stretch_is_wanted(profile)
+    require_encodable(profile)
+
+
+def _cards_have_room(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
+    require_room(profile, site.settings)
+
+
 PROFILE_CHECKS: tuple[Callable[[Profile, Sequence[Clip], Site], None], ...] = (
     _weights_are_its_own,
     _weights_are_whole,
+    _sizes_go_together,
     _layout_fits,
+    _cards_have_room,
     _endpoint_is_set,
     _negative_prompt_is_read_whole,
 )

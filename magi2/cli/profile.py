@@ -29,7 +29,8 @@ def show(
 
 @app.command("list")
 def list_profiles() -> None:
-    """Print the profiles and what they are for."""
+    """Print the profiles, what they are for and whether they are experimental."""
     configs = Settings.from_environment().configs
     for name in profile_names(configs):
-        typer.echo(f"{name:<16}{load_profile(name, configs).description}")
+        profile = load_profile(name, configs)
+        typer.echo(f"{name:<16}{profile.description}{'; experimental' if profile.experimental else ''}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ _PATH_SUFFIXES = (".yaml", ".yml")
 def profile_names(configs: Path) -> list[str]:
     """Names of the profiles in `configs/profiles/`."""
     return sorted(path.stem for path in (configs / "profiles").glob("*.yaml") if not path.stem.startswith("_"))
+
+
+def experimental_names(configs: Path) -> list[str]:
+    """Those of the profiles that call themselves experimental; what cannot be read says nothing."""
+    found = []
+    for name in profile_names(configs):
+        with suppress(ConfigError):
+            found += [name] if load_profile(name, configs).experimental else []
+    return found
 
 
 def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Profile:

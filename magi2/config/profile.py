@@ -16,7 +16,7 @@ from magi2.config.labels import named_label
 from magi2.delivery.names import check_template
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.text import is_name
-from magi2.media.delivery import BESIDE_ENCODING, PLACEMENT, DeliverySpec
+from magi2.media.delivery import BESIDE_ENCODING, CONSENT, PLACEMENT, DeliverySpec
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
@@ -162,6 +162,11 @@ class Profile(Section):
 
     name: str
     description: str = ""
+    experimental: bool = Field(
+        False,
+        description="nobody says that the model was trained for such sizes",
+        exclude_if=lambda value: not value,
+    )
     duration_s: int = DURATION_S
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     noise_device: Literal["cpu", "accelerator"] = Field(
@@ -192,10 +197,11 @@ class Profile(Section):
 
     @model_validator(mode="after")
     def _delivery_fits(self) -> Self:
-        decoded, size = self.refiner or self.preview, self.delivery.size
-        if size and self.delivery.fit == "crop" and (size[0] > decoded.width or size[1] > decoded.height):
+        (width, height), size = self.decoded_size, self.delivery.size
+        if size and self.delivery.fit == "crop" and (size[0] > width or size[1] > height):
             raise ValueError(
-                f"delivery {size[0]}x{size[1]} cannot be cropped from {decoded.width}x{decoded.height}; use fit: scale"
+                f"delivery {size[0]}x{size[1]} cannot be cropped from {width}x{height}; "
+                "use fit: cover, contain or scale"
             )
         return self
 
@@ -212,10 +218,15 @@ class Profile(Section):
         return value
 
     @property
+    def decoded_size(self) -> tuple[int, int]:
+        """Width and height of the picture before it is fitted to the delivery."""
+        decoded = self.refiner or self.preview
+        return decoded.width, decoded.height
+
+    @property
     def delivered_size(self) -> tuple[int, int]:
         """Width and height of the delivered picture."""
-        decoded = self.refiner or self.preview
-        return self.delivery.size or (decoded.width, decoded.height)
+        return self.delivery.size or self.decoded_size
 
     @property
     def stages(self) -> tuple[StageName, ...]:
@@ -233,12 +244,13 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 
 def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a profile's resolved settings its digest covers: not name and description, what counts as a defect,
-    where clips are delivered, nor marks as they are by default, which profiles of before there were any do not have.
+    """What of a profile's resolved settings its digest covers: not what it is called and said to be, what counts as a
+    defect, where clips are delivered and whether they may be stretched, nor marks as they are by default, which
+    profiles of before there were any do not have.
 
     A tier counts as the schedule that it names, and nothing where that changes nothing.
     """
-    content = {name: value for name, value in settings.items() if name not in ("name", "description", "quality")}
+    content = {name: value for name, value in settings.items() if name not in _SAID_OF_IT}
     if isinstance(preview := content.get("preview"), Mapping):
         content["preview"] = evaluated_settings(preview)
     if isinstance(delivery := content.get("delivery"), Mapping):
@@ -246,9 +258,12 @@ def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
         content["delivery"] = {
             name: value
             for name, value in delivery.items()
-            if name not in PLACEMENT and not (name in usual and value == usual[name])
+            if name not in (*PLACEMENT, CONSENT) and not (name in usual and value == usual[name])
         }
     return content
+
+
+_SAID_OF_IT = ("name", "description", "experimental", "quality")
 
 
 def evaluated_settings(preview: Mapping[str, Any]) -> dict[str, Any]:

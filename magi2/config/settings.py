@@ -27,6 +27,7 @@ _NUMBERS = {
     **dict.fromkeys(("lease_days", "quarantine_days"), "number of days"),
     **dict.fromkeys(("pe_timeout_s", "store_wait_s", "c2pa_timeout_s"), "number of seconds"),
     "price_per_accelerator_hour": "price",
+    "card_memory_gib": "number of GiB",
 }
 
 
@@ -77,6 +78,9 @@ class Settings:
     """Bit-equal reruns on one kind of accelerator, at some cost in speed (MAGI2_DETERMINISTIC)."""
     layout: str | None = None
     """How preview and refiner are spread over ranks, as in sp8.cfg1.ep4; by default all accelerators (MAGI2_LAYOUT)."""
+    card_memory_gib: float | None = None
+    """Memory of one accelerator of the hosts that render: with a layout, plans refuse what is too large for it
+    (MAGI2_CARD_MEMORY_GIB)."""
     snapshot_every: int = 10
     """Denoising steps between two snapshots, which are what a kill costs at most; 0 for none (MAGI2_SNAPSHOT_EVERY)."""
     lease_days: float = 7.0

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ffmpeg as graph
 
@@ -24,12 +24,13 @@ from magi2.media.delivery import (
     Overlay,
     check_even,
     delivered_frame_count,
+    fitted_size,
 )
 from magi2.media.ffmpeg import Ffmpeg, file_url, run_ffmpeg
 from magi2.media.marks.xmp import xmp_box
 from magi2.media.reading import open_media, video_stream
 
-SCALERS: Mapping[Fit, str] = {"crop": "lanczos", "scale": "lanczos", "nearest": "neighbor"}
+SCALERS: Mapping[Fit, str] = dict.fromkeys(get_args(Fit), "lanczos") | {"nearest": "neighbor"}
 """ffmpeg's name of what resizes the picture and halves its colours, which a crop needs too."""
 SCALER_FLAGS = "accurate_rnd+full_chroma_int+full_chroma_inp+bitexact"
 AAC_FRAME_SAMPLES = 1024
@@ -79,14 +80,18 @@ def _picture(video: Path, spec: DeliverySpec, *, fps: Fraction, held_frames: int
     if (width, height) != native and spec.fit == "crop":
         if width > native[0] or height > native[1]:
             wanted, given = f"{width}x{height}", f"{native[0]}x{native[1]}"
-            raise InputError(f"delivery {wanted} cannot be cropped from {given}", hint="use fit: scale")
+            raise InputError(f"delivery {wanted} cannot be cropped from {given}", hint="use fit: cover or contain")
         stream = stream.filter("crop", width, height, (native[0] - width) // 2, (native[1] - height) // 2)
+    resized = fitted_size(native, (width, height), spec.fit)
     flags = f"{SCALERS[spec.fit]}+{SCALER_FLAGS}"
     stream = (
         stream.filter("setpts", f"N/({fps}*TB)")
-        .filter("scale", width, height, out_color_matrix="bt709", out_range="tv", flags=flags)
+        .filter("scale", *resized, out_color_matrix="bt709", out_range="tv", flags=flags)
         .filter("format", "yuv420p")
     )
+    if resized != (width, height):
+        margins = abs(width - resized[0]) // 2, abs(height - resized[1]) // 2
+        stream = stream.filter("crop" if spec.fit == "cover" else "pad", width, height, *margins)
     if label is not None:
         stream = _labelled(stream, label)
     # setparams comes last: the graph's frame properties decide the tags, not the encoder's options.

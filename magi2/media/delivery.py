@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from math import inf
+from math import gcd, inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +17,7 @@ METADATA_LIMIT_BYTES = 100_000
 BESIDE_ENCODING = ("provenance", "label", "watermark")
 """Fields of a DeliverySpec that are not settings of the encoder."""
 Codec = Literal["h264", "hevc", "av1"]
-Fit = Literal["crop", "scale", "nearest"]
+Fit = Literal["crop", "scale", "nearest", "cover", "contain"]
 Provenance = Literal["full", "ids", "none"]
 Corner = Literal["top-left", "top-right", "bottom-left", "bottom-right"]
 
@@ -37,7 +37,13 @@ AV1_PRESETS: Mapping[str, int] = {
 """The other encoders' names of speed, as SVT-AV1 counts them."""
 PLACEMENT = ("target", "name", "sidecar")
 """What says where a file goes, and nothing of what it is: no key and no clip's id depends on it."""
-
+CONSENT = "stretch"
+"""The field that allows what `fit` and `size` say, and changes no bit of it."""
+SMALLEST_SIDES: Mapping[Codec, int] = {"h264": 2, "hevc": 64, "av1": 2}
+"""Pixels. x265 takes smaller pictures at some settings and ends without a word at others."""
+LARGEST_SIDE = 8192
+UNSEEN_STRETCH = 0.02
+"""Sides are multiples of 16 where clips are made: 896x512 stands for 16:9 and is off by 1.6 %."""
 
 MAX_LABEL_CHARS = 100
 LARGEST_LABEL = 0.5
@@ -82,7 +88,9 @@ class Overlay:
 @dataclass(frozen=True)
 class DeliverySpec:
     """How a clip is delivered. `size` is (width, height), None the native one; `fit` says how it is reached:
-    "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels.
+    "crop" cuts equal margins, "scale" resizes once by Lanczos, "nearest" by repeating or dropping pixels; "cover"
+    resizes by Lanczos until all is filled and cuts equal margins, "contain" until all is seen, between black bars.
+    `stretch` allows "scale" and "nearest" to give the picture another aspect.
     `preset` is one of x264's names for every codec. `pad_last_frame` holds the last frame until the sound ends.
     `threads` is part of the result: bytes depend on it. `provenance` says what the file tells of its making: "ids"
     keys, profile and seed, "full" prompt, caption and settings, too. `label` is burned into the picture, `watermark`
@@ -96,6 +104,7 @@ class DeliverySpec:
     preset: str = "medium"
     size: tuple[int, int] | None = None
     fit: Fit = "crop"
+    stretch: bool = False
     pad_last_frame: bool = False
     audio_bitrate_kbps: int = 192
     threads: int = 4
@@ -118,7 +127,7 @@ class DeliverySpec:
 
     def encoding(self) -> dict[str, Any]:
         """The fields that shape picture and sound, as plain values."""
-        beside = (*BESIDE_ENCODING, *PLACEMENT)
+        beside = (*BESIDE_ENCODING, *PLACEMENT, CONSENT)
         return {name: value for name, value in asdict(self).items() if name not in beside}
 
     @property
@@ -135,6 +144,35 @@ def delivered_frame_count(spec: DeliverySpec, *, frame_count: int, fps: Fraction
     if not spec.pad_last_frame:
         return frame_count
     return max(frame_count, sample_count * fps // SAMPLE_RATE_HZ)
+
+
+def fitted_size(native: tuple[int, int], wanted: tuple[int, int], fit: Fit) -> tuple[int, int]:
+    """Width and height of the resized picture before "cover" cuts it, or "contain" adds bars, to reach `wanted`.
+
+    One side is the wanted one. The other keeps the aspect to two pixels: it differs from the wanted one by a multiple
+    of four, so that both margins are equal and even, as colour at half size wants them. Other fits resize to `wanted`.
+    """
+    if fit not in ("cover", "contain"):
+        return wanted
+    factors = [side / own for side, own in zip(wanted, native, strict=True)]
+    factor = max(factors) if fit == "cover" else min(factors)
+    width, height = (
+        max(side + 4 * round((own * factor - side) / 4), 4 - side % 4) for side, own in zip(wanted, native, strict=True)
+    )
+    return width, height
+
+
+def stretched(native: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    """Whether people see that a picture of one size was brought to the other by resizing it alone."""
+    ratio = wanted[0] * native[1] / (wanted[1] * native[0])
+    return max(ratio, 1 / ratio) > 1 + UNSEEN_STRETCH
+
+
+def with_aspect(size: tuple[int, int]) -> str:
+    """A size for people, such as "1024x512 (2:1)"."""
+    width, height = size
+    divisor = gcd(width, height)
+    return f"{width}x{height} ({width // divisor}:{height // divisor})"
 
 
 def check_even(width: int, height: int) -> None:

@@ -5,10 +5,13 @@ of the machine.
 from __future__ import annotations
 
 from importlib import metadata, util
+from math import prod
 
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
+from magi2.models.preview.lengths import audio_latent_count, latent_size
 from magi2.parallel.layout import ONE_RANK, ModelHeads, ParallelLayout, check_heads
+from magi2.stages.contracts import refined_size
 from magi2.types import StageName
 
 TEAM_STAGES = frozenset({StageName.PREVIEW, StageName.REFINE})
@@ -36,6 +39,53 @@ def check_layout(layout: ParallelLayout, profile: Profile) -> None:
     moe = preview.moe_config
     heads = ModelHeads(preview.num_heads, preview.num_query_groups, moe.num_heads, moe.num_experts)
     check_heads(layout, heads, profile.preview.evaluated.counts(profile.preview.steps))
+
+
+def check_room(layout: ParallelLayout, profile: Profile, card_bytes: int) -> None:
+    """Raises: ConfigError, with need and limit, when a rank of preview or refiner does not fit cards of this memory."""
+    check_preview_room(layout, profile, card_bytes)
+    if profile.refiner is not None:
+        check_refiner_room(layout, profile, card_bytes)
+
+
+def check_preview_room(layout: ParallelLayout, profile: Profile, card_bytes: int, *, image_tokens: int = 0) -> None:
+    """Raises: ConfigError as `check_room` does; `image_tokens` are those of the reference images of one clip."""
+    # Here: it needs torch, which a plan by default does not.
+    import torch
+
+    from magi2.models.preview.footprint import check_footprint
+
+    preview = profile.preview
+    tokens = {
+        "video": prod(latent_size(profile.duration_s, preview.height, preview.width)),
+        "audio": audio_latent_count(profile.duration_s),
+        "text": profile.text.max_tokens,
+        "image": image_tokens,
+    }
+    check_footprint(
+        profile.architectures.preview,
+        layout,
+        tokens,
+        card_bytes=card_bytes,
+        compute_dtype=getattr(torch, profile.compute_dtype),
+        branches=preview.evaluated.counts(preview.steps),
+    )
+
+
+def check_refiner_room(layout: ParallelLayout, profile: Profile, card_bytes: int) -> None:
+    """Raises: ConfigError as `check_room` does."""
+    import torch
+
+    from magi2.models.refiner.footprint import check_footprint
+
+    check_footprint(
+        profile.architectures.refiner,
+        layout,
+        refined_size(profile),
+        profile.text.max_tokens,
+        card_bytes=card_bytes,
+        compute_dtype=getattr(torch, profile.compute_dtype),
+    )
 
 
 def _whole_host(settings: Settings) -> ParallelLayout:

@@ -15,7 +15,6 @@ from magi2 import platform
 from magi2.artifacts.recipe import Recipe
 from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.models.preview.conditioning import Conditioning, ReferenceImage
-from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.lengths import audio_latent_count, latent_size
 from magi2.models.preview.model import PreviewModel
@@ -26,6 +25,7 @@ from magi2.sampling.schedule import GUIDED
 from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, text_contract
+from magi2.stages.layouts import check_preview_room
 from magi2.stages.snapshots import load_snapshot
 from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
@@ -76,19 +76,11 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
         context, profile = self.context, self.context.book.profile
         if context.accelerator.name == "cpu":
             return
-        branch_tokens = {
-            "video": prod(latent_size(profile.duration_s, profile.preview.height, profile.preview.width)),
-            "audio": audio_latent_count(profile.duration_s),
-            "text": profile.text.max_tokens,
-            "image": max((_image_tokens(context, clip) for clip in self.clips), default=0),
-        }
-        check_footprint(
-            profile.architectures.preview,
+        check_preview_room(
             context.team.mesh.layout,
-            branch_tokens,
-            card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
-            compute_dtype=context.compute_dtype,
-            branches=profile.preview.evaluated.counts(profile.preview.steps),
+            profile,
+            platform.memory_stats(accelerator=context.accelerator).total,
+            image_tokens=max((_image_tokens(context, clip) for clip in self.clips), default=0),
         )
 
     def read(self, clip: Clip) -> PreviewInputs:

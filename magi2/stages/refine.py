@@ -14,7 +14,6 @@ from magi2.artifacts.recipe import Recipe
 from magi2.config.profile import RefinerSettings
 from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.models.refiner.context import Refiner
-from magi2.models.refiner.footprint import check_footprint
 from magi2.models.refiner.loading import load_refiner
 from magi2.recipes.captions import condemned_if_damaged
 from magi2.sampling.noise import ClipGenerator
@@ -22,6 +21,7 @@ from magi2.sampling.refine import RefinerState, denoise_refiner, upsample_latent
 from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, refine_contract, refined_size
+from magi2.stages.layouts import check_refiner_room
 from magi2.stages.preview import load_negative, noise_device
 from magi2.stages.snapshots import load_snapshot
 from magi2.stages.teamwork import TeamStage
@@ -62,14 +62,8 @@ class RefineStage(TeamStage[Refiner, RefineInputs, Tensor]):
         context, profile = self.context, self.context.book.profile
         if context.accelerator.name == "cpu":
             return
-        check_footprint(
-            profile.architectures.refiner,
-            context.team.mesh.layout,
-            refined_size(profile),
-            profile.text.max_tokens,
-            card_bytes=platform.memory_stats(accelerator=context.accelerator).total,
-            compute_dtype=context.compute_dtype,
-        )
+        card_bytes = platform.memory_stats(accelerator=context.accelerator).total
+        check_refiner_room(context.team.mesh.layout, profile, card_bytes)
 
     def read(self, clip: Clip) -> RefineInputs:
         context, profile = self.context, self.context.book.profile

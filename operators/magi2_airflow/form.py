@@ -6,7 +6,7 @@ from airflow.sdk import Param
 
 from magi2.checkpoints.fit import fitting_profile
 from magi2.checkpoints.layout import CheckpointFolder
-from magi2.config.load import profile_names
+from magi2.config.load import experimental_names, profile_names
 from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
 from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
@@ -14,6 +14,7 @@ from magi2.inputs.text import NAME_PATTERN
 from magi2.types import StageName
 
 PROFILES = profile_names(Settings.from_environment().configs)
+EXPERIMENTAL = experimental_names(Settings.from_environment().configs)
 
 
 def default_profile() -> str:
@@ -38,7 +39,7 @@ RENDER_PARAMS = {
         pattern=f"^{NAME_PATTERN}$",
         title="Profile",
         examples=PROFILES,
-        description="For rows that name none",
+        description=f"For rows that name none. Experimental: {', '.join(EXPERIMENTAL) or 'none'}",
     ),
     "failure_limit": Param(
         0, type="integer", minimum=0, title="Failure limit", description="Clips that may fail before the run does"

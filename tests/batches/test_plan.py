@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
 from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
 from magi2.batches.documents import load_batch
-from magi2.batches.estimate import estimate_seconds
+from magi2.batches.estimate import Estimate, estimate_seconds
 from magi2.batches.plan import (
     MAX_SHARDS,
     MIN_CLIPS_PER_SHARD,
@@ -425,3 +425,30 @@ def test_previews_are_estimated_by_their_evaluations(tmp_path: Path) -> None:
         return estimate_seconds(plan, store).total_s
 
     assert (seconds(whole=3), seconds(draft=3), seconds(whole=1, draft=1)) == (96.0, 48.0, 48.0)
+
+
+def test_previews_of_another_size_are_estimated_by_their_pixels(tmp_path: Path) -> None:
+    """Before, a portrait profile had no estimate, and another size was told to cost what the measured one did."""
+    store = LocalStore(tmp_path / "store")
+    measured, portrait, large = (
+        load_profile(name, CONFIGS, sizes)
+        for name, sizes in (
+            ("tiny-preview", []),
+            ("tiny-portrait", ["refiner=null"]),
+            ("tiny-preview", ["preview.width=256", "preview.height=128"]),
+        )
+    )
+    config = evaluated_settings(measured.preview.model_dump(mode="json"))
+    architecture = json.loads(json.dumps(asdict(measured.architectures.preview)))
+    recipe = Recipe("preview", 2, config=config | {"architecture": architecture})
+    with store.stage_folder(recipe.stage, recipe.key) as folder:
+        (folder / "x").write_bytes(b"x")
+        drafted = ManifestDraft(recipe=recipe, timings={"make_s": 32.0}, report={"profile": "tiny-preview"})
+        store.publish(drafted, {"x": folder / "x"})
+    for profile, expected in ((measured, 32.0), (portrait, 32.0), (large, 128.0)):
+        missing = {"one": {"preview": 1}}
+        plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, {"one": profile}, missing_of=missing)
+        assert estimate_seconds(plan, store) == Estimate(expected, ())
+    demo = load_profile("demo", CONFIGS)  # another network
+    plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, {"one": demo}, missing_of={"one": {"preview": 1}})
+    assert estimate_seconds(plan, store) == Estimate(0.0, ("preview",))

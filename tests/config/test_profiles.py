@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magi2.config.load import load_negative_prompt, load_profile, override_profile, profile_names
+from magi2.config.load import experimental_names, load_negative_prompt, load_profile, override_profile, profile_names
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
@@ -37,6 +37,23 @@ def test_published_profiles_have_the_published_sizes_and_steps() -> None:
     assert (refiner.width, refiner.height, refiner.steps, refiner.shift) == (1920, 1088, 5, 5.0)
     assert (refiner.guidance_scale, refiner.noise_index) == (2.0, 220)
     assert (full.delivery.size, full.delivery.fit) == ((1920, 1080), "crop")
+
+
+def test_sizes_that_are_not_published_call_themselves_experimental_and_the_others_do_not() -> None:
+    published = {"preview": {(448, 256), (896, 512)}, "refiner": {(1920, 1088)}}
+    for name in profile_names(CONFIGS):
+        profile = load_profile(name, CONFIGS)
+        if profile.architectures == load_profile("540p", CONFIGS).architectures:
+            refined = profile.refiner is None or (profile.refiner.width, profile.refiner.height) in published["refiner"]
+            known = refined and (profile.preview.width, profile.preview.height) in published["preview"]
+            assert profile.experimental is not known, name
+    assert {"540p-portrait", "540p-square", "1080p-portrait", "tiny-portrait"} <= set(experimental_names(CONFIGS))
+
+
+def test_a_profile_that_is_not_experimental_says_nothing_of_it_and_the_word_makes_no_other_clip() -> None:
+    plain, called_so = (load_profile("tiny", CONFIGS, each) for each in ([], ["experimental=true"]))
+    assert "experimental" not in plain.model_dump() and called_so.model_dump()["experimental"] is True
+    assert called_so.digest() == plain.digest()
 
 
 def test_values_that_upstream_gets_wrong_when_absent_are_the_shipped_ones() -> None:

@@ -164,7 +164,12 @@ TABLE = [
     Row("magi2.checkpoints.headers"),
     Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
-    Row("magi2.stages.layouts", "config parallel.layout platform types"),
+    Row(
+        "magi2.stages.layouts",
+        "config models.preview.footprint models.preview.lengths models.refiner.footprint parallel.layout platform "
+        "stages.contracts types",
+        "torch",
+    ),
     Row("magi2.stages.progress", "recipes types"),
     # Delivery of finished clips: signatures, and the record of how each was made.
     Row(

@@ -15,7 +15,7 @@ import torch
 from magi2.errors import ConfigError, InputError, MediaError, MissingToolError
 from magi2.media.audio import write_audio
 from magi2.media.deliver import deliver
-from magi2.media.delivery import DeliverySpec, delivered_frame_count
+from magi2.media.delivery import DeliverySpec, delivered_frame_count, fitted_size
 from magi2.media.ffmpeg import Ffmpeg
 from magi2.media.probe import ExpectedClip, check_clip, probe
 from magi2.media.reading import open_media, read_frames
@@ -165,6 +165,82 @@ def test_scale_blends_where_nearest_repeats(tmp_path: Path, program: Ffmpeg) -> 
         target = send(clip, tmp_path / f"{fit}.mp4", spec, program, frame_count=2)
         levels[fit] = set(next(planes(target))[0].unique().tolist())
     assert levels["nearest"] == {16, 235} < levels["scale"]
+
+
+def framed(height: int, width: int) -> torch.Tensor:
+    """Two grey frames with a white column at the left and the right, and a white row above and below, two pixels."""
+    frames = torch.full((2, height, width, 3), 128, dtype=torch.uint8)
+    for edge in (frames[:, :2], frames[:, -2:], frames[:, :, :2], frames[:, :, -2:]):
+        edge[:] = 255
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("native", "size"),
+    [
+        ((128, 64), (128, 128)),
+        ((64, 128), (256, 128)),
+        ((128, 64), (64, 128)),
+        ((128, 64), (130, 66)),
+        ((64, 64), (90, 64)),
+    ],
+)
+def test_contain_shows_the_whole_picture_between_equal_black_bars(
+    tmp_path: Path, program: Ffmpeg, native: tuple[int, int], size: tuple[int, int]
+) -> None:
+    clip = small_clip(tmp_path, program, framed(native[1], native[0]), samples=3528)
+    spec = dataclasses.replace(FAST, size=size, fit="contain", crf=0)
+    target = send(clip, tmp_path / "a.mp4", spec, program, frame_count=2)
+    check_clip(probe(target), ExpectedClip(codec="h264", width=size[0], height=size[1], frame_count=2, fps=FPS))
+    width, height = fitted_size(native, size, "contain")
+    across, down = (size[0] - width) // 2, (size[1] - height) // 2
+    luma, *colours = next(planes(target))
+    inside = torch.zeros_like(luma, dtype=torch.bool)
+    inside[down : down + height, across : across + width] = True
+    assert luma[~inside].eq(16).all()
+    assert all(plane[~inside[::2, ::2]].eq(128).all() for plane in colours)
+    shown = luma[down : down + height, across : across + width]
+    assert min(edge.float().mean() for edge in (shown[0], shown[-1], shown[:, 0], shown[:, -1])) > 200
+    assert abs(width * native[1] - height * native[0]) <= 2 * max(native)  # the aspect, to two pixels
+
+
+@pytest.mark.parametrize(
+    ("native", "size"), [((128, 64), (64, 64)), ((64, 128), (256, 128)), ((128, 64), (90, 160)), ((64, 64), (62, 64))]
+)
+def test_cover_fills_the_picture_and_cuts_equal_margins(
+    tmp_path: Path, program: Ffmpeg, native: tuple[int, int], size: tuple[int, int]
+) -> None:
+    frames = torch.full((2, native[1], native[0], 3), 128, dtype=torch.uint8)
+    frames[:, native[1] // 2 - 4 : native[1] // 2 + 4, native[0] // 2 - 4 : native[0] // 2 + 4] = 255
+    clip = small_clip(tmp_path, program, frames, samples=3528)
+    spec = dataclasses.replace(FAST, size=size, fit="cover", crf=0)
+    target = send(clip, tmp_path / "a.mp4", spec, program, frame_count=2)
+    check_clip(probe(target), ExpectedClip(codec="h264", width=size[0], height=size[1], frame_count=2, fps=FPS))
+    luma = next(planes(target))[0]
+    rows, columns = (luma > 180).nonzero().float().unbind(1)
+    assert luma.min() > 100  # nothing but the picture
+    assert abs(rows.mean() - (size[1] - 1) / 2) < 0.6 and abs(columns.mean() - (size[0] - 1) / 2) < 0.6
+    assert (rows.max() - rows.min()) == pytest.approx(columns.max() - columns.min(), abs=2)  # a square is one still
+
+
+@pytest.mark.parametrize("fit", ["cover", "contain"])
+def test_fits_of_the_native_size_change_no_byte(tmp_path: Path, program: Ffmpeg, fit: str) -> None:
+    clip = small_clip(tmp_path, program, moving_frames(2, 32, 64), samples=3528)
+    plain = send(clip, tmp_path / "a.mp4", FAST, program, frame_count=2)
+    fitted = dataclasses.replace(FAST, size=(64, 32), fit=fit)
+    assert send(clip, tmp_path / "b.mp4", fitted, program, frame_count=2).read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("native", [(1920, 1088), (1088, 1920), (16, 4096), (4096, 16), (2, 2)])
+@pytest.mark.parametrize("size", [(1920, 1080), (1080, 1920), (2, 2), (4, 4), (8192, 2), (2, 8192), (1366, 768)])
+def test_fitted_sides_are_even_and_leave_even_margins_on_the_right_side(
+    native: tuple[int, int], size: tuple[int, int]
+) -> None:
+    for fit, sign in (("cover", 1), ("contain", -1)):
+        resized = fitted_size(native, size, fit)  # type: ignore[arg-type]
+        margins = [sign * (side - wanted) for side, wanted in zip(resized, size, strict=True)]
+        assert 0 in margins and all(margin >= 0 and margin % 4 == 0 for margin in margins)
+        assert all(side >= 2 and side % 2 == 0 for side in resized)
 
 
 @pytest.mark.parametrize("color", [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (12, 34, 200), (0, 0, 0)])

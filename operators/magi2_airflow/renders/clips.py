@@ -116,6 +116,7 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
         deliveries=[Delivery(target=each.target, name=each.name) for each in record.clip.deliveries],
         profile_digest=record.clip.profile_digest,
         tier=tier_text(settings),
+        is_experimental=settings.get("experimental") is True,
         settings=dict(settings),
         recipe=stored.recipe,
         timeline=steps,

@@ -287,9 +287,9 @@ class Quality(Answer):
 class Clip(ClipCard):
     """All about one clip; `prompt` is whole here. `caption` is the prompt as enhanced.
 
-    `settings` is the resolved profile, `tier` that of its schedule and its share of the evaluations, `recipe` what
-    determines the delivered file. `store_problem` says why caption, images or recipe are missing when the store did not
-    give them. `quality` is null where nothing was measured.
+    `settings` is the resolved profile, which may be experimental, `tier` that of its schedule and its share
+    of the evaluations, `recipe` what determines the delivered file. `store_problem` says why caption, images or recipe
+    are missing when the store did not give them. `quality` is null where nothing was measured.
     """
 
     error_code: str | None
@@ -298,6 +298,7 @@ class Clip(ClipCard):
     deliveries: list[Delivery]
     profile_digest: str
     tier: str | None
+    is_experimental: bool
     settings: dict[str, Any]
     recipe: dict[str, Any] | None
     timeline: list[StageStep]

@@ -160,7 +160,7 @@ def _facts(clip: Clip) -> Markup:
         "prompt": clip.prompt,
         "caption": clip.caption or clip.store_problem,
         "seed": clip.seed,
-        "profile": clip.profile,
+        "profile": f"{clip.profile} (experimental)" if clip.is_experimental else clip.profile,
         "tier": clip.tier,
         "tags": ", ".join(clip.tags),
         "delivery": ", ".join(f"{each.target}: {each.name}" for each in clip.deliveries),

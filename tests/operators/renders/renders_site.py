@@ -90,7 +90,8 @@ def make_site(folder: Path) -> Site:
     """Two batches: one with a clip in every state, one rendered by hand that shares a prompt with it."""
     settings = replace(Settings(), price_per_accelerator_hour=36.0, currency="EUR")
     store, catalog = LocalStore(folder / "store"), open_catalog(f"sqlite:///{folder}/catalog.sqlite")
-    refined, plain = (load_profile(name, settings.configs) for name in ("1080p", "540p"))
+    refined = load_profile("1080p", settings.configs)
+    plain = load_profile("540p", settings.configs, ["experimental=true"])
     profiles = {profile.digest(): profile.model_dump(mode="json") for profile in (refined, plain)}
     figure = FigureImage(1, folder / "cat.png", "c" * 64)
     store.put_document(f"images/{figure.sha256}", PNG)

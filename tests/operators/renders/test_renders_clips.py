@@ -83,6 +83,7 @@ def test_a_clip_is_told_whole(site: Site, viewer: TestClient) -> None:
     assert clip["figures"] == [{"number": 1, "image": f"/images/{BATCH}/{site.id('cat')}/1"}]
     assert (clip["seed"], clip["profile"], clip["settings"]["name"]) == (8, "1080p", "1080p")
     assert clip["tier"] == "lossless, 100% of the evaluations"
+    assert (clip["is_experimental"], viewer.get(site.path("nan")).json()["is_experimental"]) == (False, True)
     assert clip["recipe"]["config"] == {"label": "cat"}
     assert clip["store_problem"] is None
     steps = {step["stage"]: step for step in clip["timeline"]}

@@ -108,7 +108,7 @@ function Origin({ clip, currency }) {
       ],
     h(Facts, {
       entries: [
-        ["Profile", h(Said, { text: clip.profile })],
+        ["Profile", [h(Said, { key: "name", text: clip.profile }), clip.is_experimental && ", experimental"]],
         ["Tier", clip.tier],
         ["Seed", h("code", null, clip.seed)],
         ["Tags", clip.tags.length > 0 && h(Said, { text: clip.tags.join(", ") })],
