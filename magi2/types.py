@@ -172,3 +172,13 @@ def derive_seed(prompt: str, image_sha256: str | None) -> int:
             raise InputError(f"image digest is {image_sha256[:80]!r}, must be 64 hexadecimal digits of SHA-256")
         message += b"\0" + bytes.fromhex(image_sha256)
     return int.from_bytes(hashlib.sha256(message).digest()[:4], "big")
+
+
+def variant_seed(seed: int, variant: int) -> int:
+    """The seed of a clip's variant, counted from 1: `seed` itself for the first, 0..2^48-1 for the others.
+
+    The first six bytes, big endian, of SHA-256 over the two numbers: asking for more variants moves none of the others.
+    """
+    if variant == 1:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed} variant {variant}".encode()).digest()[:6], "big")

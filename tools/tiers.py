@@ -220,9 +220,9 @@ def _rendered(part: Part, tier: str, place: Place) -> Iterator[tuple[ArtifactSto
     file = place.folder / f"batch-{part.steps}-{part.wanted[0].name}.jsonl"  # pictures lie below its folder
     write_batch(part.wanted, file)
     by_name = {one.name: one for one in part.wanted}
-    clips = read_batch(file, profile_of).require_good().clips
+    batch = read_batch(file, profile_of).require_good()
     deployment = Deployment(place.settings)
-    render = ClipRender(clips, profile_of.by_digest, deployment, name="tiers", progress=Silent())
+    render = ClipRender(batch.clips, batch.profiles, deployment, name="tiers", progress=Silent())
     for outcome in render.render():
         if outcome.failure is not None:
             raise outcome.failure.error or Magi2Error("a clip failed")

@@ -97,8 +97,9 @@ def _prepare(wanted: Sequence[Wanted], settings: Settings, batch_file: Path) -> 
     write_batch(wanted, batch_file)
     profile_of = Profiles(settings.configs, PROFILES["preview"])
     by_name = {one.name: one for one in wanted}
-    clips = read_batch(batch_file, profile_of).require_good().clips
-    return [(clip, tuple(by_name[name] for name in clip.names)) for clip in clips], Work(settings, profile_of.by_digest)
+    batch = read_batch(batch_file, profile_of).require_good()
+    jobs = [(clip, tuple(by_name[name] for name in clip.names)) for clip in batch.clips]
+    return jobs, Work(settings, batch.profiles)
 
 
 def _judged(jobs: Sequence[Job], work: Work, processes: int) -> Iterator[Judged]:

@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from magi2.batches.rows import ROW_COLUMNS, Row
-from magi2.config.strict import nearest
+from magi2.batches.rows import ALL_COLUMNS, Row, unknown_column
 from magi2.inputs.limits import MAX_ROW_CHARS, MAX_ROWS
-from magi2.inputs.text import quoted
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _PROMPTS = {"prompt", "prompt_file"}
-_NUMBERS = {"seed", "priority"}
+_NUMBERS = {"seed", "priority", "variants"}
 _TOLD_SEPARATOR = re.compile(r'"?sep=(.)"?[;,\t|\s]*', re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[+-]?[0-9]*\s*")
 _BLANK_LINES = re.compile(r"\s*\n")
@@ -194,7 +192,7 @@ class _Table:
 
     def _header_again(self, record: _Record) -> str | None:
         names = tuple(cell.strip().casefold() for cell in record.cells)
-        if names[0] not in ROW_COLUMNS or not set(ROW_COLUMNS).issuperset(names) or _PROMPTS.isdisjoint(names):
+        if names[0] not in ALL_COLUMNS or not all(name in ALL_COLUMNS for name in names) or _PROMPTS.isdisjoint(names):
             return None
         if names != self.columns:
             raise ValueError(f"line {record.line}: a second header: these are two files in one, which read apart")
@@ -241,20 +239,21 @@ class _Table:
 def _separator(header: str) -> str:
     """The separator of a header: the one that makes columns of it."""
     found = [sign for sign in SEPARATORS if sign in header]
-    fitting = [sign for sign in found if all(cell.strip(' "\n') in ROW_COLUMNS for cell in header.split(sign))]
+    fitting = [sign for sign in found if all(cell.strip(' "\n') in ALL_COLUMNS for cell in header.split(sign))]
     if fitting or len(found) < 2:
         return (fitting or found or [","])[0]
-    return max(found, key=lambda sign: sum(cell.strip(' "\n') in ROW_COLUMNS for cell in header.split(sign)))
+    return max(found, key=lambda sign: sum(cell.strip(' "\n') in ALL_COLUMNS for cell in header.split(sign)))
 
 
 def _header_problem(header: _Record, columns: Sequence[str], separator: str) -> str | None:
     for number, name in enumerate(columns, start=1):
         if not name:
             return f"has no name for column {number}"
-        if name not in ROW_COLUMNS:
+        if name not in ALL_COLUMNS:
             known = ", ".join(SEPARATORS.values())
-            hint = "is this JSON? name the file .jsonl" if name[0] in "{[" else nearest(name, ROW_COLUMNS)
-            return f"has the unknown column {quoted(name)} ({hint}); separators are {known}"
+            problem, hint = unknown_column(name)
+            hint = "is this JSON? name the file .jsonl" if name[0] in "{[" else hint
+            return f"has the {problem} ({hint}); separators are {known}"
         if name in columns[: number - 1]:
             return f"names the column {name} twice"
     if header.cells and _PROMPTS.isdisjoint(columns):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from magi2.artifacts.address import store_folder
@@ -14,6 +15,7 @@ from magi2.batches.documents import load_batch
 from magi2.batches.placing import Placing
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
+from magi2.batches.spread import NO_SPREAD, Spread
 from magi2.batches.static_checks import ClipCheck, Site, check_profiles
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import price_for_budget
@@ -40,11 +42,12 @@ def plan_location(
     roots: InputRoots | None = None,
     options: BatchOptions,
     origin: Mapping[str, str | None] | None = None,
+    spread: Spread = NO_SPREAD,
 ) -> BatchPlan:
     """The plan of the batch file at `location`, a path or a file:// address; nothing is written.
 
-    `profile` is for rows that name none, `overrides` (`dotted.key=value`) change every profile. Relative paths in the
-    file start at `images`, by default at the file's own folder.
+    `profile` is for rows that name none, `overrides` (`dotted.key=value`) change every profile, `spread` is for rows
+    that say nothing of it. Relative paths in the file start at `images`, by default at the file's own folder.
     Somebody who may start runs on this machine, but not read its files, is given `roots`: the file, `images` and what
     the rows name lie in them, and profiles and negative prompts are names. The user of this machine needs none: rows
     name what lies in the file's folder or in `images`.
@@ -60,11 +63,17 @@ def plan_location(
         roots.require_folder(folder)
     books: dict[str, RecipeBook] = {}
 
+    def with_book(resolved: Profile) -> Profile:
+        if (digest := resolved.digest()) not in books:
+            books[digest] = recipe_book(resolved, settings, weights)
+        return resolved
+
     @cache
     def profile_of(name: str | None) -> Profile:
-        resolved = profiles(name)
-        books[resolved.digest()] = recipe_book(resolved, settings, weights)
-        return resolved
+        return with_book(profiles(name))
+
+    def derive(named: Profile, changes: Mapping[str, Any]) -> Profile:
+        return with_book(profiles.derive(named, changes))
 
     _check_price(settings, options)
     check_signing(settings)
@@ -74,10 +83,18 @@ def plan_location(
         placing.require(where)
     site = Site(settings, weights)
     check = ClipCheck(site, lambda digest: books[digest].profile)
-    batch = make_batch(read_rows(path, roots), profile_of, folder=folder, roots=roots, placing=placing, check=check)
-    profiles.require_all_applied(clip.profile_digest for clip in batch.clips)
-    used = dict.fromkeys(clip.profile_digest for clip in batch.clips)
-    check_profiles([books[digest].profile for digest in used], batch.clips, site)
+    batch = make_batch(
+        read_rows(path, roots),
+        profile_of,
+        folder=folder,
+        roots=roots,
+        placing=placing,
+        check=check,
+        spread=spread,
+        derive=derive,
+    )
+    profiles.require_all_applied(batch.used_profiles.values())
+    check_profiles(batch.used_profiles.values(), batch.clips, site)
     return plan_batch(
         batch,
         name=path.stem,

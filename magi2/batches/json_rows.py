@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from magi2.batches.rows import Row
-from magi2.inputs.limits import MAX_JSON_DEPTH, MAX_ROW_CHARS, MAX_ROWS, MAX_TAGS
+from magi2.batches.rows import Row, unknown_column
+from magi2.config.row_settings import keys_of_profiles
+from magi2.inputs.limits import MAX_JSON_DEPTH, MAX_ROW_CHARS, MAX_ROWS, MAX_TAGS, MAX_VARIANTS
 from magi2.inputs.text import RepeatedKeyError, load_json, quoted, shown
 
 _BLANKS = re.compile(r"[ \t\n]*")
@@ -158,8 +159,21 @@ def _nesting(key: str, member: Any) -> str | None:
     """What no column takes is let go at once: a file of it would fill the memory."""
     if not isinstance(member, list | dict):
         return None
+    if key in keys_of_profiles() and isinstance(member, dict):
+        return next(filter(None, (_nesting_in(key, name, inner) for name, inner in member.items())), None)
+    if key == "seeds":
+        return None if len(member) <= MAX_VARIANTS else f"seeds has {len(member)} seeds, at most {MAX_VARIANTS}"
     if len(member) > MAX_TAGS:
         return f"{shown(key)} has {len(member)} tags or images, at most {MAX_TAGS}"
     if any(isinstance(item, list | dict) for item in (member.values() if isinstance(member, dict) else member)):
         return f"{shown(key)} holds lists or objects inside others"
     return None
+
+
+def _nesting_in(section: str, name: str, member: Any) -> str | None:
+    """The same of a member of a profile's section, which holds nothing that a profile does not."""
+    key = f"{section}.{name}"
+    if key not in keys_of_profiles():
+        message, hint = unknown_column(key)
+        return f"{message} ({hint})"
+    return _nesting(key, member)

@@ -17,7 +17,7 @@ from typing import Literal
 from magi2.artifacts.recipe import JSON, canonical_json, sha256_text
 from magi2.artifacts.removals import read_removals
 from magi2.artifacts.store import ArtifactStore
-from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
+from magi2.batches.batch_file import BadRow, Batch, EqualRow
 from magi2.batches.documents import (
     batch_name,
     finished_name,
@@ -28,6 +28,7 @@ from magi2.batches.documents import (
 )
 from magi2.batches.images import image_name, read_image
 from magi2.batches.leases import require_unremoved, take_lease
+from magi2.batches.row_clips import MAX_PRIORITY
 from magi2.batches.schema import (
     BatchDocument,
     ByHand,
@@ -46,6 +47,7 @@ from magi2.delivery.names import check_template
 from magi2.errors import ContractError, CorruptedArtifactError, InputError
 from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
+from magi2.inputs.limits import MAX_PROFILES
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
 from magi2.recipes.marking import marking_config
@@ -53,8 +55,10 @@ from magi2.types import Clip, StageName
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARDS = 128
+MAX_SHARDS = MAX_PROFILES
 """Length of the task map in Airflow, whatever the size of the batch."""
+FIRST_CLIPS = 10
+"""Clips that a dry run shows."""
 MIN_CLIPS_PER_SHARD = 16
 """So that loading weights costs a small share of a shard's time."""
 
@@ -136,6 +140,10 @@ class BatchPlan:
     """Keys of the artifacts of each clip to render, by clip id, as far as its caption is known."""
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the caption and embeddings of each such clip, by clip id: its file's manifest does not repeat them."""
+    first: tuple[Clip, ...] = ()
+    """The first clips in the order of the rows, for people to look at."""
+    equal: tuple[EqualRow, ...] = ()
+    """Rows whose clip another row has already."""
     marking: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
     """What the recipes of the files say of their marks, by profile digest."""
 
@@ -210,6 +218,8 @@ def plan_batch(
         finished=finished,
         keys=keys,
         text_flags=text_flags,
+        first=batch.clips[:FIRST_CLIPS],
+        equal=batch.equal,
         marking={digest: marking_config(profile, book_of(digest).marking) for digest, profile in profiles.items()},
     )
 

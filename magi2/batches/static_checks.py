@@ -17,7 +17,7 @@ from magi2.checkpoints.whole import require_whole
 from magi2.config.load import load_negative_prompt
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.errors import ConfigError, PromptTooLongError
+from magi2.errors import ConfigError, InputError, PromptTooLongError
 from magi2.models.text_encoder.tokenizer import load_prompt_tokenizer, require_at_most
 from magi2.parallel.layout import ParallelLayout
 from magi2.prompts.compact import compact_prompt
@@ -43,10 +43,12 @@ class Site:
 
 def check_profiles(profiles: Iterable[Profile], clips: Sequence[Clip], site: Site) -> None:
     """Raises what the first fault of `PROFILE_CHECKS` is. `clips` are those of all the profiles."""
+    by_digest: dict[str, list[Clip]] = {}
+    for clip in clips:
+        by_digest.setdefault(clip.profile_digest, []).append(clip)
     for profile in profiles:
-        own = [clip for clip in clips if clip.profile_digest == profile.digest()]
         for check in PROFILE_CHECKS:
-            check(profile, own, site)
+            check(profile, by_digest.get(profile.digest(), ()), site)
 
 
 def _weights_are_whole(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
@@ -69,7 +71,7 @@ def _negative_prompt_is_read_whole(profile: Profile, clips: Sequence[Clip], site
     try:
         require_at_most(site.tokens()(compact_prompt(negative)), profile.text.max_tokens)
     except PromptTooLongError as error:
-        raise ConfigError(f"profile {profile.name}: its negative {error}") from None
+        raise ConfigError(f"profile {profile.title}: its negative {error}") from None
 
 
 def _endpoint_is_set(profile: Profile, clips: Sequence[Clip], site: Site) -> None:
@@ -122,6 +124,14 @@ class ClipCheck:
         if caption is not None and profile.text.on_overflow == "refuse":
             require_at_most(self._tokens(encoder_text(clip, caption)), profile.text.max_tokens)
 
+    def negative_is_read_whole(self, clip: Clip, profile: Profile) -> None:
+        """Raises PromptTooLongError for a negative prompt that a row gives; a profile's own is everybody's."""
+        if "text.negative_text" in profile.changed and profile.text.on_overflow == "refuse":
+            try:
+                require_at_most(self._tokens(compact_prompt(profile.text.negative_text or "")), profile.text.max_tokens)
+            except PromptTooLongError as error:
+                raise InputError(f"negative {error}") from None
+
     def _foreseen(self, clip: Clip, profile: Profile) -> str | None:
         caption = foreseen(
             clip.prompt,
@@ -133,4 +143,7 @@ class ClipCheck:
         return None if caption is None else caption.text
 
 
-CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (ClipCheck.is_read_whole,)
+CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (
+    ClipCheck.is_read_whole,
+    ClipCheck.negative_is_read_whole,
+)

@@ -264,17 +264,17 @@ def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
         if asked.image is not None or asked.seed is not None:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
         roots = InputRoots.around(asked.prompts, closed=closed)
-        batch = read_batch(asked.prompts, profile_of, roots, placing).require_good()
-        profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
-        return batch.clips, profile_of.by_digest
+        batch = read_batch(asked.prompts, profile_of, roots, placing, derive=profile_of.derive).require_good()
+        profile_of.require_all_applied(batch.used_profiles.values())
+        return batch.clips, batch.used_profiles
     row = Row(1, {"prompt": asked.prompt, "image": asked.image, "seed": asked.seed, "name": "prompt"})
     images = (Path.cwd() / figure.source for figure in parse_image_argument(asked.image))
     roots = InputRoots.around(*images, closed=closed)
     batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots, placing=placing)
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
-    profile_of.require_all_applied(clip.profile_digest for clip in batch.clips)
-    return batch.clips, profile_of.by_digest
+    profile_of.require_all_applied(batch.used_profiles.values())
+    return batch.clips, batch.used_profiles
 
 
 def _used(clips: Sequence[Clip], profiles: Mapping[str, Profile]) -> list[Profile]:

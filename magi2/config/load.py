@@ -49,6 +49,8 @@ def load_profile(name: str, configs: Path, overrides: Sequence[str] = ()) -> Pro
     for override in overrides:
         _apply_override(data, override)
     data.setdefault("name", path.stem)
+    if "changed" in data:
+        raise ConfigError(f"{path.name}: changed tells what rows changed, and nobody writes it")
     data["architectures"] = _read_architectures(data.get("architectures"), configs, path)
     _read_tiers(data.get("preview"), configs, path)
     return validate(Profile, data, place=str(path.name))
@@ -97,10 +99,13 @@ def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
 
     Raises: ConfigError if the file cannot be read, or shows nothing.
 
-    A name is a file of `configs` itself; a path is for the user of this machine, see `require_named_files`.
+    It is the profile's own text, else that of a file: a name is a file of `configs` itself; a path is for the user of
+    this machine, see `require_named_files`.
     """
     if not profile.text.use_negative_prompt:
         return None
+    if profile.text.negative_text is not None:
+        return profile.text.negative_text
     name = profile.text.negative_prompt
     path = configs / name
     try:

@@ -13,9 +13,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from magi2.config.labels import named_label
+from magi2.config.settable import ROW, RowSettable
 from magi2.delivery.names import check_template
 from magi2.errors import ConfigError, InputError
-from magi2.inputs.text import is_name
+from magi2.inputs.limits import MAX_PROMPT_CHARS
+from magi2.inputs.readable import readable
+from magi2.inputs.text import is_name, shown
 from magi2.media.delivery import BESIDE_ENCODING, CONSENT, PLACEMENT, DeliverySpec
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.refiner.config import RefinerConfig
@@ -30,6 +33,11 @@ LOSSLESS = "lossless"
 """The tier that evaluates every step; the others are schedules of the profile."""
 WHITE = (255, 255, 255)
 """As the borders are that references get."""
+
+DELIVERY_OF_ROWS = ("codec", "crf", "preset", "fit", "pad_last_frame")
+"""What a row may set of how its file is made: sizes come with a profile, the rest are marks, threads and code."""
+TITLED_CHARS = 24
+"""Of a value in a profile's title."""
 
 Level = Annotated[int, Field(ge=0, le=255)]
 
@@ -65,37 +73,59 @@ class Architectures(Section):
 
 class TextSettings(Section):
     max_tokens: int = Field(7000, ge=1, description="tokens the encoder reads")
-    on_overflow: Literal["refuse", "truncate"] = "refuse"
-    use_negative_prompt: bool = True
+    on_overflow: Annotated[Literal["refuse", "truncate"], ROW] = "refuse"
+    use_negative_prompt: Annotated[bool, ROW] = True
     negative_prompt: str = Field("negative_prompt.txt", description="file, relative to the configs folder")
+    negative_text: Annotated[str | None, ROW] = Field(
+        None,
+        max_length=MAX_PROMPT_CHARS,
+        description="in place of the file's text",
+        exclude_if=lambda value: value is None,  # so that profiles without it keep their digests
+    )
+
+    @field_validator("negative_text")
+    @classmethod
+    def _as_readers_see_it(cls, value: str | None) -> str | None:
+        try:
+            return value and readable(value, "the text")
+        except InputError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _text_is_used(self) -> Self:
+        if self.negative_text is not None and not self.use_negative_prompt:
+            raise ValueError("negative_text is given where use_negative_prompt is off: leave it out, or switch it on")
+        return self
 
 
 class EnhancementSettings(Section):
     mode: Literal["auto", "off", "offline", "llm", "llm-then-offline", "llm-strict"] = Field(
         "auto", description="auto: llm when an endpoint is configured, else off"
     )
-    compact_format: Literal["markdown", "json"] = "markdown"
+    compact_format: Annotated[Literal["markdown", "json"], ROW] = "markdown"
 
 
 Quality = Literal["lossless", "high", "draft"]
 
 
 class PreviewSettings(Sized):
-    steps: int = Field(100, ge=1, le=1000)
-    shift: float = Field(7.0, gt=0)
-    guidance: GuidanceConfig = GuidanceConfig()
-    quality: Quality = Field(
+    steps: Annotated[int, ROW] = Field(100, ge=1, le=1000)
+    shift: Annotated[float, ROW] = Field(7.0, gt=0)
+    guidance: Annotated[GuidanceConfig, ROW] = GuidanceConfig()
+    quality: Annotated[Quality, ROW] = Field(
         "lossless", description="high and draft are named schedules", exclude_if=lambda value: value == LOSSLESS
     )
-    schedule: Schedule | None = Field(None, description="in place of quality", exclude_if=lambda value: value is None)
+    schedule: Annotated[Schedule | None, ROW] = Field(
+        None, description="in place of quality", exclude_if=lambda value: value is None
+    )
     tiers: dict[Quality, dict[int, Schedule]] = Field(
         {},
         description="schedules by number of steps; in YAML the name of a file in configs/tiers/",
         exclude_if=lambda value: not value,
     )
-    use_ref_for_uncond: bool = True
-    ref_image_type: Literal["original", "square"] = "original"
-    reference_background: Literal["refuse"] | tuple[Level, Level, Level] = Field(
+    use_ref_for_uncond: Annotated[bool, ROW] = True
+    ref_image_type: Annotated[Literal["original", "square"], ROW] = "original"
+    reference_background: Annotated[Literal["refuse"] | tuple[Level, Level, Level], ROW] = Field(
         WHITE,
         description="red, green and blue behind transparent parts of references; refuse: take none that has such parts",
         exclude_if=lambda value: value == WHITE,  # so that profiles without it keep their digests
@@ -140,15 +170,17 @@ class PreviewSettings(Sized):
 
 
 class RefinerSettings(Sized):
-    steps: int = Field(5, ge=1, le=1000)
-    shift: float = Field(5.0, gt=0)
-    guidance_scale: float = Field(2.0, ge=0)
-    noise_index: int = Field(220, ge=0, le=999)
+    steps: Annotated[int, ROW] = Field(5, ge=1, le=1000)
+    shift: Annotated[float, ROW] = Field(5.0, gt=0)
+    guidance_scale: Annotated[float, ROW] = Field(2.0, ge=0)
+    noise_index: Annotated[int, ROW] = Field(220, ge=0, le=999)
 
 
 class DecodeSettings(Section):
     decoder: Literal["turbo", "wan"] = "turbo"
-    rounding: Literal["round", "truncate"] = Field("round", description="float to 8 bit; truncate is upstream's")
+    rounding: Annotated[Literal["round", "truncate"], ROW] = Field(
+        "round", description="float to 8 bit; truncate is upstream's"
+    )
 
 
 class QualitySettings(Section):
@@ -178,8 +210,17 @@ class Profile(Section):
     preview: PreviewSettings
     refiner: RefinerSettings | None = None
     decode: DecodeSettings = DecodeSettings()
-    delivery: DeliverySpec = DeliverySpec()
+    delivery: Annotated[DeliverySpec, RowSettable(DELIVERY_OF_ROWS)] = DeliverySpec()
     quality: QualitySettings = QualitySettings()
+    changed: dict[str, Any] = Field(
+        {}, description="what a row changed, by dotted key; nobody writes it", exclude_if=lambda value: not value
+    )
+
+    @property
+    def title(self) -> str:
+        """The name, and what rows changed: `demo + preview.steps=4`."""
+        changes = (f"{key}={_short(value)}" for key, value in self.changed.items())
+        return " + ".join([self.name, *([", ".join(changes)] if self.changed else [])])
 
     @field_validator("duration_s")
     @classmethod
@@ -238,6 +279,12 @@ class Profile(Section):
         return settings_digest(self.model_dump(mode="json"))
 
 
+def _short(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else shown(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return text if len(text) <= TITLED_CHARS else f"{text[: TITLED_CHARS - 3]}..."
+
+
 def settings_digest(settings: Mapping[str, Any]) -> str:
     """The digest of a profile's resolved settings, as documents hold them, whatever version resolved them."""
     return hashlib.sha256(json.dumps(settings_content(settings), sort_keys=True).encode()).hexdigest()
@@ -263,7 +310,7 @@ def settings_content(settings: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-_SAID_OF_IT = ("name", "description", "experimental", "quality")
+_SAID_OF_IT = ("name", "description", "experimental", "changed", "quality")
 
 
 def evaluated_settings(preview: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from magi2.config.load import check_profile_name, is_switched_off, load_profile, require_named_files
+from magi2.config.load import (
+    check_profile_name,
+    is_switched_off,
+    load_negative_prompt,
+    load_profile,
+    require_named_files,
+)
 from magi2.config.profile import Profile
+from magi2.config.row_settings import derived_profile
 from magi2.errors import ConfigError
 
 
@@ -28,11 +36,6 @@ class Profiles:
         self._loaded: dict[str, Profile] = {}
         self._applied: dict[str, list[str]] = {}
 
-    @property
-    def by_digest(self) -> dict[str, Profile]:
-        """Those that were asked for."""
-        return {profile.digest(): profile for profile in self._loaded.values()}
-
     def __call__(self, name: str | None) -> Profile:
         """The resolved profile. Raises ConfigError for an unknown profile, key or value."""
         if name or self._names_only:
@@ -43,14 +46,23 @@ class Profiles:
             applied = [override for override in self._overrides if not is_switched_off(plain, override)]
             profile = load_profile(name, self._configs, applied)
             self._loaded[name] = require_named_files(profile) if self._names_only else profile
-            self._applied.setdefault(self._loaded[name].digest(), []).extend(applied)
+            self._applied.setdefault(self._loaded[name].name, []).extend(applied)
         return self._loaded[name]
 
-    def require_all_applied(self, digests: Iterable[str]) -> None:
-        """Raises ConfigError when an override changes a section that none of these profiles, by digest, has."""
-        used = sorted(set(digests))
-        applied = {override for digest in used for override in self._applied[digest]}
-        for override in self._overrides if used else ():
+    def derive(self, profile: Profile, changes: Mapping[str, Any]) -> Profile:
+        """As `derived_profile`; a negative prompt that is the profile's own already changes nothing.
+
+        Raises: as that does, and ConfigError when the profile's negative prompt cannot be read.
+        """
+        if changes.get("text.negative_text") == load_negative_prompt(profile, self._configs):
+            changes = {key: value for key, value in changes.items() if key != "text.negative_text"}
+        return derived_profile(profile, changes)
+
+    def require_all_applied(self, used: Iterable[Profile]) -> None:
+        """Raises ConfigError when an override changes a section that none of these profiles has."""
+        names = sorted({profile.name for profile in used})
+        applied = {override for name in names for override in self._applied[name]}
+        for override in self._overrides if names else ():
             if override not in applied:
-                names = ", ".join(sorted({self.by_digest[digest].name for digest in used}))
-                raise ConfigError(f"override {override!r} changes what is switched off in every profile used: {names}")
+                told = ", ".join(names)
+                raise ConfigError(f"override {override!r} changes what is switched off in every profile used: {told}")

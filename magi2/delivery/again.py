@@ -33,7 +33,7 @@ from magi2.inputs.text import check_depth, is_name, quoted, shown
 from magi2.media.delivery import PLACEMENT
 from magi2.types import Clip, StageName
 
-_FREE_TEXT = ("settings.delivery.label.text",)
+_FREE_TEXT = ("settings.delivery.label.text", "settings.text.negative_text")
 _PATH_SIGNS = ("/", "\\", "\0", "..", "~")
 _MAX_FILES = 10_000
 

@@ -64,7 +64,7 @@ def make_sidecar(
 
 def recorded_settings(profile: Profile) -> dict[str, Any]:
     """A profile's resolved settings as a sidecar has them."""
-    settings = profile.model_dump(mode="json", exclude={"name", "description"})
+    settings = profile.model_dump(mode="json", exclude={"name", "description", "changed"})
     left_out = (*PLACEMENT, *NOT_FROM_FILES)
     settings["delivery"] = {key: value for key, value in settings["delivery"].items() if key not in left_out}
     if not is_name(profile.text.negative_prompt):

@@ -7,6 +7,7 @@ MAX_BATCH_BYTES = 64 * 2**20
 MAX_SIDECAR_BYTES = 4 * 2**20
 """Prompt, caption and negative prompt, the images of 32 figures by digest, and some kilobytes of settings."""
 MAX_ROWS = 100_000
+"""Also after rows that stand for several clips were counted as those."""
 MAX_ROW_CHARS = 2**21
 """As written: more than the longest prompt takes with every character escaped."""
 MAX_PROMPT_CHARS = 100_000
@@ -14,6 +15,10 @@ MAX_PROMPT_CHARS = 100_000
 MAX_NAME_CHARS = 200
 MAX_NAMES = 1_000
 """Rows that may be one and the same clip."""
+MAX_VARIANTS = 1_000
+"""Of one row, and as many seeds."""
+MAX_PROFILES = 128
+"""Different settings of one batch: each has shards of its own."""
 MAX_TAGS = 50
 MAX_TAG_CHARS = 100
 MAX_IMAGES = 32

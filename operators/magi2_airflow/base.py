@@ -146,7 +146,7 @@ class StageOperator(Magi2Operator):
         for link in self.operator_extra_links:  # now, so that they are there while the task runs or if it is killed
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
         work = patience(lambda: StageWork.planned(job, store))
-        self.label = f", {work.shard.profile.name}, {len(work.clips)} clips"
+        self.label = f", {work.shard.profile.title}, {len(work.clips)} clips"
         try:
             recorder = CatalogRecorder.of(deployment)
             results = run_stage_job(work, deployment, self.compute, recorder=recorder, patience=patience)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.artifacts.recipe import Recipe
-from magi2.batches.batch_file import MAX_PRIORITY, BadRow, Batch
+from magi2.batches.batch_file import BadRow, Batch
 from magi2.batches.documents import load_batch
 from magi2.batches.estimate import Estimate, estimate_seconds
 from magi2.batches.plan import (
@@ -34,6 +34,7 @@ from magi2.batches.plan import (
     save_plan,
 )
 from magi2.batches.rerun import batch_clips
+from magi2.batches.row_clips import MAX_PRIORITY
 from magi2.batches.schema import OptionsDocument, RefusedRow
 from magi2.checkpoints.layout import COMPONENTS
 from magi2.config.load import load_profile

@@ -27,7 +27,8 @@ def rows_refused(checkpoint: Path, *prompts: str, overrides: tuple[str, ...] = (
     """Why rows with these prompts are refused."""
     settings = Settings(ckpt_root=checkpoint, pe_base_url="http://127.0.0.1:1/v1" if endpoint else None)
     profiles = Profiles(CONFIGS, "tiny-preview", overrides)
-    check = ClipCheck(Site(settings, CheckpointFolder(checkpoint)), lambda digest: profiles.by_digest[digest])
+    profile = profiles(None)
+    check = ClipCheck(Site(settings, CheckpointFolder(checkpoint)), lambda digest: profile)
     rows = [Row(number, {"prompt": prompt}) for number, prompt in enumerate(prompts, start=1)]
     return [str(row) for row in make_batch(rows, profiles, folder=checkpoint, check=check).bad_rows]
 

@@ -54,7 +54,7 @@ def render_batch(
     store = open_store(settings.store)
     profiles, weights = Profiles(settings.configs, profile, overrides), CheckpointFolder(settings.checkpoint_root())
     batch = read_batch(path, profiles)  # not as plans of files do, which find a clip that is to fail in a stage
-    books = {digest: recipe_book(each, settings, weights) for digest, each in profiles.by_digest.items()}
+    books = {digest: recipe_book(each, settings, weights) for digest, each in batch.profiles.items()}
     plan = plan_batch(
         batch,
         name=path.stem,

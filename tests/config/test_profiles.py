@@ -208,15 +208,14 @@ def test_an_override_reaches_those_profiles_of_a_batch_that_have_its_section() -
     with_refiner, without = profiles(None), profiles("tiny-preview")
     assert with_refiner.refiner is not None and with_refiner.refiner.steps == 1
     assert without == load_profile("tiny-preview", CONFIGS, ["preview.steps=3"])
-    assert profiles.by_digest == {each.digest(): each for each in (with_refiner, without)}
-    profiles.require_all_applied([without.digest(), with_refiner.digest()])
+    profiles.require_all_applied([without, with_refiner])
 
 
 def test_an_override_that_reaches_no_profile_of_a_batch_is_refused() -> None:
     profiles = Profiles(CONFIGS, "tiny", ["refiner.steps=1"])
     profiles(None)
     with pytest.raises(ConfigError, match=r"'refiner.steps=1' .* every profile used: tiny-preview"):
-        profiles.require_all_applied([profiles("tiny-preview").digest()])
+        profiles.require_all_applied([profiles("tiny-preview")])
     with pytest.raises(ConfigError, match="unknown key 'refinr'"):
         Profiles(CONFIGS, "tiny", ["refinr.steps=1"])("tiny-preview")
 

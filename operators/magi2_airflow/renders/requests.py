@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from magi2.batches.batch_file import MAX_PRIORITY
+from magi2.batches.row_clips import MAX_PRIORITY
 from magi2_airflow.renders.contract import StageText
 
 ClipIdText = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

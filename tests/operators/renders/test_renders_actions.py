@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
-from magi2.batches.batch_file import MAX_PRIORITY
+from magi2.batches.row_clips import MAX_PRIORITY
 from magi2.catalog import Actor, BatchState
 from magi2_airflow.renders.airflow_api import airflow_app
 from magi2_airflow.renders.app import app
