@@ -12,6 +12,8 @@ import logging
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -127,6 +129,20 @@ def empty_cache(*, accelerator: Accelerator | None = None) -> None:
     chosen = accelerator or current()
     if chosen.name != "cpu":
         _runtime(chosen).empty_cache()
+
+
+@contextmanager
+def beside(device: torch.device, *, accelerator: Accelerator) -> Iterator[None]:
+    """What this thread issues inside goes to `device`, beside what other threads have issued and not behind it.
+
+    Whatever it reads must be there, and it must be waited for before the context ends. The CPU needs nothing of this.
+    """
+    if accelerator.name == "cpu":
+        yield
+        return
+    runtime = _runtime(accelerator)
+    with runtime.device(device), runtime.stream(runtime.Stream()):
+        yield
 
 
 def set_deterministic(enabled: bool) -> None:

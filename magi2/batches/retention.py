@@ -21,7 +21,7 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import all_results, batch_folder
 from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, named_keys, read_leases, sweep_leases
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
-from magi2.stages.snapshots import SNAPSHOTS
+from magi2.stages.snapshots import PICTURES, SNAPSHOTS
 from magi2.types import ARTIFACT_STAGES, NEGATIVE, StageName
 
 logger = logging.getLogger(__name__)
@@ -161,6 +161,8 @@ def sweep_snapshots(
 
 
 def _is_made(store: ArtifactStore, snapshot: str) -> bool:
+    if snapshot.startswith(f"{PICTURES}/"):
+        return False  # a picture goes with its clip's preview, or by its age
     name = _SNAPSHOT.fullmatch(snapshot)
     if name is None:
         logger.warning("%s is no snapshot: it is left until it is old", snapshot)

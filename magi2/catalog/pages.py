@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,8 @@ from magi2.catalog.engine import Database
 from magi2.catalog.quality import ANY_FLAG, UNMEASURED, has_flag
 from magi2.catalog.records import ClipState, Page, RunState
 from magi2.catalog.statements import total
-from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, StageRunRow
+from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, ShardPositionRow, StageRunRow
+from magi2.types import StageName
 
 PROMPT_CHARACTERS = 300
 TAGS = 200
@@ -38,9 +39,19 @@ class PageSort(StrEnum):
     UPDATED = "updated"
 
 
+@dataclass(frozen=True)
+class ClipWork:
+    """The stage that a running clip is in, and how far it is there; None while its shard works on another clip."""
+
+    stage: StageName
+    step: int | None = None
+    steps: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ListedClip:
-    """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch.
+    """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch; `work` is
+    what is done to it now.
 
     Its defects are among the `flags` as they were last judged, see `magi2.catalog.quality`; it `is_measured` if they
     could be.
@@ -64,6 +75,7 @@ class ListedClip:
     is_measured: bool = False
     seconds: float = 0.0
     accelerator_seconds: float = 0.0
+    work: ClipWork | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +168,7 @@ def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select
 
 
 def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
-    """The clips at these places, in this order, in three statements whatever their number."""
+    """The clips at these places, in this order, in three statements whatever their number, one more while some run."""
     batch_ids, clip_ids = ({pair[index] for pair in pairs} for index in (0, 1))
     if not pairs:
         return []
@@ -180,15 +192,43 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
     flags: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in connection.execute(flagged):
         flags[row.batch_id, row.clip_id] += row.flags
+    work = _work(connection, {pair for pair, clip in clips.items() if clip.state is ClipState.RUNNING})
     return [
         replace(
             clips[pair],
+            work=work.get(pair),
             flags=tuple(dict.fromkeys([*clips[pair].flags, *flags[pair]])),
             seconds=seconds[pair].seconds if pair in seconds else 0.0,
             accelerator_seconds=seconds[pair].accelerator_seconds if pair in seconds else 0.0,
         )
         for pair in pairs
     ]
+
+
+def _work(connection: Connection, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], ClipWork]:
+    if not pairs:
+        return {}
+    batch_ids, clip_ids = ({pair[index] for pair in pairs} for index in (0, 1))
+    of_this_run = and_(
+        *(
+            getattr(ShardPositionRow, name) == getattr(StageRunRow, name)
+            for name in ("batch_id", "clip_id", "stage", "attempt")
+        )
+    )
+    running = (
+        select(
+            StageRunRow.batch_id, StageRunRow.clip_id, StageRunRow.stage, ShardPositionRow.step, ShardPositionRow.steps
+        )
+        .outerjoin(ShardPositionRow, of_this_run)
+        .where(
+            StageRunRow.batch_id.in_(batch_ids),
+            StageRunRow.clip_id.in_(clip_ids),
+            StageRunRow.state == RunState.RUNNING,
+        )
+        .order_by(StageRunRow.started_at)
+    )
+    rows = connection.execute(running)
+    return {(row.batch_id, row.clip_id): ClipWork(StageName(row.stage), row.step, row.steps) for row in rows}
 
 
 def _rows() -> Select[*tuple[Any, ...]]:

@@ -83,6 +83,8 @@ class Settings:
     (MAGI2_CARD_MEMORY_GIB)."""
     snapshot_every: int = 10
     """Denoising steps between two snapshots, which are what a kill costs at most; 0 for none (MAGI2_SNAPSHOT_EVERY)."""
+    preview_pictures: bool = True
+    """Whether a clip at work is shown at each snapshot of its preview (MAGI2_PREVIEW_PICTURES)."""
     lease_days: float = 7.0
     """A batch without a sign of life for so long holds its artifacts no more (MAGI2_LEASE_DAYS)."""
     quarantine_days: float = 30.0
@@ -157,7 +159,7 @@ def _parse(variable: str, name: str, text: str) -> object:
         return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
     if name == "watermarks":
         return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-    if name == "deterministic":
+    if name in ("deterministic", "preview_pictures"):
         return _switch(variable, text)
     if name == "snapshot_every":
         return _steps(variable, text)

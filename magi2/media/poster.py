@@ -5,6 +5,7 @@ Each names its source in XMP as the clip does.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,15 @@ def write_contact_sheet(video: Path, target: Path, columns: int = 4, rows: int =
     if sheet is None:
         raise MediaError(f"{video}: ends before its first frame")
     _save(sheet, target)
+
+
+def small_picture(frame: Tensor, side: int) -> bytes:
+    """A frame [H, W, 3] uint8 as WebP, at most `side` pixels wide and high and never enlarged."""
+    image = Image.fromarray(frame.numpy())
+    image.thumbnail((side, side), Image.Resampling.BILINEAR)
+    content = io.BytesIO()
+    image.save(content, format="WEBP", quality=70)
+    return content.getvalue()
 
 
 def _count(video: Path) -> int:

@@ -32,7 +32,8 @@ from magi2.types import NEGATIVE, Clip, StageName
 class StageContext:
     """One run's surroundings. Captions are remembered, since every later recipe starts from one.
 
-    `snapshot_every` is the number of denoising steps between two snapshots, 0 for none. `before_clip` is called before
+    `snapshot_every` is the number of denoising steps between two snapshots, 0 for none; `shows_pictures` if
+    clips are to be seen at each. `before_clip` is called before
     each clip, on rank 0; what it raises ends the stage. `artifact_lock` is held while one is looked for and made.
     `patience` waits for a store that is away.
     """
@@ -45,6 +46,7 @@ class StageContext:
     ffmpeg: Ffmpeg
     team: Team
     snapshot_every: int = 0
+    shows_pictures: bool = False
     endpoint: EndpointSettings | None = None
     progress: Progress = field(default_factory=Silent)
     force: frozenset[StageName] = frozenset()

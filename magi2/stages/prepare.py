@@ -62,6 +62,7 @@ def prepare(
         ffmpeg=ffmpeg,
         team=team,
         snapshot_every=settings.snapshot_every,
+        shows_pictures=settings.preview_pictures,
         endpoint=endpoint_settings(settings),
         progress=progress or Silent(),
     )

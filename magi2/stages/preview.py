@@ -22,6 +22,7 @@ from magi2.models.preview.state_dict import load_preview
 from magi2.sampling.noise import ClipGenerator
 from magi2.sampling.preview import SamplerState, denoise_preview
 from magi2.sampling.schedule import GUIDED
+from magi2.stages.at_work import ClipPictures
 from magi2.stages.base import Product
 from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, text_contract
@@ -53,6 +54,10 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
 
     name: ClassVar[StageName] = StageName.PREVIEW
     kernels = ("attention", "experts")
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self.pictures = ClipPictures(context)
 
     def recipe(self, clip: Clip) -> Recipe:
         return self.context.recipe(self.name, clip)
@@ -96,7 +101,10 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
         state = None if inputs.state is None else SamplerState.from_tensors(inputs.state)
         self.begin_steps(clip, *schedule.position(state.step if state else 0, settings.steps))
         tell = self.on_step(clip)
-        with self.snapshots(clip, generator.state()) as save:
+        with (
+            self.pictures.of(clip, is_resumed=state is not None) as show,
+            self.snapshots(clip, generator.state(), show) as save,
+        ):
             video, audio = denoise_preview(
                 models,
                 layouts.get(GUIDED),

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
 """The folder of their names."""
+PICTURES = f"{SNAPSHOTS}/pictures"
+"""The folder of pictures of clips at work."""
 _FORMAT = "1"
 _GENERATOR = "generator_state"
 
@@ -39,6 +41,11 @@ class LoopState(Protocol):
 def snapshot_name(recipe: Recipe) -> str:
     """The document of a recipe's snapshot."""
     return f"{SNAPSHOTS}/{recipe.stage}/{recipe.key}.safetensors"
+
+
+def picture_name(clip_id: str) -> str:
+    """The document of a picture of a clip at work, see `magi2.stages.at_work`."""
+    return f"{PICTURES}/{clip_id}.webp"
 
 
 def load_snapshot(
@@ -76,17 +83,26 @@ def _open(store: ArtifactStore, name: str, *, fresh: bool) -> tuple[dict[str, Te
 
 
 class SnapshotWriter:
-    """Saves the states it is given, from inside its context, in a thread; of those that wait only the newest.
+    """Saves the states it is given, from inside its context, in a thread; of those that wait only the newest. What was
+    saved is shown to `show`, if there is one, while the clip is at work.
 
     What goes wrong is logged: a clip does not fail for want of a snapshot. At the end a clip that was made needs no
     further one; after an error the last one is still saved.
     """
 
-    def __init__(self, store: ArtifactStore, recipe: Recipe, layout: ParallelLayout, generator_state: Tensor) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        recipe: Recipe,
+        layout: ParallelLayout,
+        generator_state: Tensor,
+        show: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> None:
         self._store = store
         self._name = snapshot_name(recipe)
         self._metadata = {"format": _FORMAT, "recipe": recipe.key, "layout": str(layout)}
         self._generator_state = generator_state
+        self._show = show
         self._waiting: LoopState | None = None
         self._ends = False
         self._changed = threading.Condition()
@@ -115,12 +131,15 @@ class SnapshotWriter:
 
     def _work(self) -> None:
         while (state := self._next()) is not None:
+            tensors = state.tensors()
             try:
-                self._save(state.tensors())
+                self._save(tensors)
             except Magi2Error as error:
                 logger.warning("%s: not saved: %s", self._name, error)
             except Exception:
                 logger.exception("%s: not saved", self._name)
+            if self._show and not self._ends:
+                self._show(tensors)
 
     def _next(self) -> LoopState | None:
         """The newest state, once there is one; None when there will be no more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,13 +95,16 @@ class TeamStage(Stage[Models], Generic[Models, Inputs, Outputs]):
         (progress.resumed if done else progress.step)(self.name, clip, done, total)
 
     def snapshots(
-        self, clip: Clip, generator_state: Tensor
+        self, clip: Clip, generator_state: Tensor, show: Callable[[Mapping[str, Tensor]], None] | None = None
     ) -> AbstractContextManager[Callable[[LoopState], None] | None]:
-        """The way to save the states of a clip's loop; none on ranks that do not lead, or when none are wanted."""
+        """The way to save the states of a clip's loop; none on ranks that do not lead, or when none are wanted.
+
+        What is saved is given to `show` as well.
+        """
         context = self.context
         if not context.team.leads or context.snapshot_every == 0:
             return nullcontext()
-        return SnapshotWriter(context.store, self.recipe(clip), context.team.mesh.layout, generator_state)
+        return SnapshotWriter(context.store, self.recipe(clip), context.team.mesh.layout, generator_state, show)
 
     def published(self, recipe: Recipe) -> None:
         self.context.store.remove_document(snapshot_name(recipe))

@@ -71,7 +71,7 @@ TABLE = [
     ),
     Row(
         "magi2_airflow.renders",
-        "artifacts batches catalog config deployment errors prompts quality recipes report types",
+        "artifacts batches catalog config deployment errors prompts quality recipes report stages.snapshots types",
         "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount magi2_airflow.places"),

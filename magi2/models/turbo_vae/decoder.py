@@ -117,6 +117,15 @@ class TurboDecoder(nn.Module):
         frames: Tensor = self.decoder(self.denormalise(seen), window.is_first)
         return frames[:, :, window.skip : window.skip + window.frame_count]
 
+    def decode_first(self, latents: Tensor) -> Tensor:
+        """The first frame [B,3,1,16h,16w] from its own latent alone: near what `decode` yields, and no more than that.
+
+        Raises: ContractError on another layout.
+        """
+        self.check(latents)
+        frame: Tensor = self.decoder(self.denormalise(latents[:, :, :1]), True)
+        return frame
+
     def denormalise(self, latents: Tensor) -> Tensor:
         """Normalised latents as the network takes them, on its device: rounded to `compute_dtype` before and after."""
         rounded = latents.to(device=self.device, dtype=self.compute_dtype)

@@ -12,7 +12,7 @@ from magi2.catalog.states import UNFINISHED_BATCH
 from magi2.config.price import Price
 from magi2.quality.defects import Judgement
 from magi2.types import StageName
-from magi2_airflow.renders.contract import Batch, ClipCard, Quality, StageBar, StageStep
+from magi2_airflow.renders.contract import Batch, ClipCard, Quality, StageBar, StageStep, Work
 from magi2_airflow.renders.deployment import PageDeployment
 from magi2_airflow.renders.links import Links, run_path, task_path
 
@@ -76,8 +76,17 @@ def card(clip: ListedClip, price: Price | None, links: Links) -> ClipCard:
         accelerator_seconds=clip.accelerator_seconds,
         cost=cost(price, clip.accelerator_seconds),
         updated_at=clip.updated_at,
+        work=_work(clip, links),
         media=links.media(clip.artifact_key),
     )
+
+
+def _work(clip: ListedClip, links: Links) -> Work | None:
+    if clip.work is None:
+        return None
+    stage, step = clip.work.stage, clip.work.step
+    picture = links.picture(clip.batch_id, clip.clip_id, step) if stage is StageName.PREVIEW and step else None
+    return Work(stage=stage.value, step=step, steps=clip.work.steps, picture=picture)
 
 
 def quality(judgement: Judgement | None) -> Quality | None:

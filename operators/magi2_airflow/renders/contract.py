@@ -26,6 +26,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | POST /api/batches/{batch_id}/budget | Acted | body: BudgetRequest; 409 when no price is set |
 | GET, HEAD /media/{key}/{name} | a file | names as in Media; a range, If-Range, If-None-Match; ?download=1 saves it |
 | GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
+| GET, HEAD /pictures/{batch_id}/{clip_id} | a picture | of a clip at work; 204 when there is none |
 | GET /ready | Ready | what Airflow lacks, for tasks: no login is asked for |
 | GET, HEAD /static/{name} | a file | renders.js, renders.css and what lies beside them |
 
@@ -150,6 +151,18 @@ class Media(Answer):
     download: str
 
 
+class Work(Answer):
+    """What is done to a running clip: its stage and, once it is that clip's turn, how many steps of it are done.
+
+    `picture` shows it at the last snapshot, with another address at every step; it answers 204 where there is none.
+    """
+
+    stage: StageText
+    step: int | None
+    steps: int | None
+    picture: str | None
+
+
 class ClipCard(Answer):
     """A clip in a list. `prompt` is cut to 300 characters; `seconds`, `cost`: all its attempts in this batch."""
 
@@ -171,6 +184,7 @@ class ClipCard(Answer):
     accelerator_seconds: float
     cost: float | None
     updated_at: datetime
+    work: Work | None
     media: Media | None
 
 

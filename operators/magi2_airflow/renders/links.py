@@ -36,6 +36,10 @@ class Links:
         """A reference image of a clip."""
         return f"{self.root}/images/{batch_id}/{clip_id}/{number}"
 
+    def picture(self, batch_id: str, clip_id: str, step: int) -> str:
+        """What a clip at work looks like after this step, or at the last snapshot before it."""
+        return f"{self.root}/pictures/{batch_id}/{clip_id}?step={step}"
+
     def airflow(self, path: str) -> str:
         """A page of Airflow's UI, which this app is mounted beside."""
         return self.root.removesuffix(MOUNT) + path

@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from magi2.artifacts.manifest import Payload
 from magi2.errors import ContractError, CorruptedArtifactError
+from magi2.stages.snapshots import picture_name
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, THUMBNAIL, StageName
 from magi2_airflow.renders.clips import require_clip
 from magi2_airflow.renders.deployment import ArtifactKey, BatchId, ClipId, PageDeployment, Site
@@ -22,6 +23,7 @@ from magi2_airflow.renders.streaming import FOR_EVER, LANE, answer
 MEDIA_TYPES = {CLIP: "video/mp4", POSTER: "image/jpeg", THUMBNAIL: "image/webp", CONTACT_SHEET: "image/jpeg"}
 LINK_LIFE = timedelta(minutes=15)
 """Long enough to look at a clip to its end and seek in it."""
+PICTURE_TYPE = "image/webp"
 FOR_A_WHILE = {"Cache-Control": "private, max-age=300"}
 SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -37,7 +39,7 @@ async def place() -> AsyncIterator[None]:
         yield
 
 
-PATHS = ("/media/", "/images/")
+PATHS = ("/media/", "/images/", "/pictures/")
 """Of these routes, which the page's turnstile lets pass: they have threads and places of their own."""
 
 router = APIRouter(dependencies=[Depends(place)])
@@ -83,6 +85,15 @@ async def image(
     return Response(content, media_type=kind, headers=headers)
 
 
+@router.api_route("/pictures/{batch_id}/{clip_id}", methods=["GET", "HEAD"])
+async def picture(site: Site, batch_id: BatchId, clip_id: ClipId) -> Response:
+    """What a clip at work looked like at its last snapshot; nothing where none was made, or it is gone."""
+    content = await LANE.run(_picture, site, batch_id, clip_id)
+    if content is None or picture_type(content) != PICTURE_TYPE:
+        return Response(status_code=204)
+    return Response(content, media_type=PICTURE_TYPE)
+
+
 def picture_type(content: bytes) -> str | None:
     """The media type by the first bytes, None for anything but a picture of pixels."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
@@ -107,6 +118,11 @@ def _image(site: PageDeployment, batch_id: str, clip_id: str, number: int) -> by
     figures = require_clip(site, batch_id, clip_id).clip.figures
     digest = next((figure.sha256 for figure in figures if figure.number == number), None)
     return site.store.get_document(f"images/{digest}") if digest else None
+
+
+def _picture(site: PageDeployment, batch_id: str, clip_id: str) -> bytes | None:
+    require_clip(site, batch_id, clip_id)
+    return site.store.get_document(picture_name(clip_id))
 
 
 def _not_whole(error: CorruptedArtifactError) -> HTTPException:

@@ -139,9 +139,16 @@ def _card(clip: ClipCard, links: Links) -> list[Markup]:
     poster = element("img", src=clip.media.thumbnail, alt="", loading="lazy") if clip.media else Markup("")
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
     title = link(address, ", ".join(clip.names) or clip.clip_id[:12])
-    facts = f"{clip.profile}, seed {clip.seed}, {', '.join([state, *clip.flags])}"
+    facts = f"{clip.profile}, seed {clip.seed}, {', '.join([state, *_work(clip), *clip.flags])}"
     play = element("div", link(clip.media.clip, "play")) if clip.media else Markup("")
     return [poster, element("div", title), element("div", facts), play, element("div", clip.prompt)]
+
+
+def _work(clip: ClipCard) -> list[str]:
+    if clip.work is None:
+        return []
+    steps = f" step {clip.work.step} of {clip.work.steps}" if clip.work.steps else ""
+    return [f"{clip.work.stage}{steps}"]
 
 
 def _player(clip: Clip) -> list[Markup]:
@@ -155,7 +162,7 @@ def _player(clip: Clip) -> list[Markup]:
 def _facts(clip: Clip) -> Markup:
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
     facts = {
-        "state": ", ".join([state, *clip.flags]),
+        "state": ", ".join([state, *_work(clip), *clip.flags]),
         "defects": "; ".join(map(_defect, clip.quality.defects)) if clip.quality else "",
         "prompt": clip.prompt,
         "caption": clip.caption or clip.store_problem,
