@@ -48,10 +48,23 @@ class ClipWork:
     steps: int | None = None
 
 
+@dataclass(frozen=True)
+class Neighbours:
+    """The clips before and after one in a list, its place there, counted from 1, and how long the list is.
+
+    All but `total` are None for a clip that the list does not have.
+    """
+
+    total: int
+    place: int | None = None
+    previous: str | None = None
+    next: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ListedClip:
     """A clip of a batch in a list. `prompt` is cut; the seconds are those of all its attempts in this batch; `work` is
-    what is done to it now.
+    what is done to it now. `shares_name` says that another clip of its batch has the same first name.
 
     Its defects are among the `flags` as they were last judged, see `magi2.catalog.quality`; it `is_measured` if they
     could be.
@@ -76,6 +89,7 @@ class ListedClip:
     seconds: float = 0.0
     accelerator_seconds: float = 0.0
     work: ClipWork | None = None
+    shares_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +142,32 @@ class Pages:
 
         return self._database.read(work)
 
+    def neighbours(
+        self, query: ClipQuery, clip_id: str, *, sort: PageSort = PageSort.UPDATED, descending: bool = True
+    ) -> Neighbours:
+        """Which clips come before and after one on the pages of `clips` with the same query and order."""
+        order = _order(sort, descending)
+        listed = (
+            _found(query)
+            .add_columns(
+                func.row_number().over(order_by=order).label("place"),
+                func.lag(BatchClipRow.clip_id).over(order_by=order).label("previous"),
+                func.lead(BatchClipRow.clip_id).over(order_by=order).label("next"),
+                func.count().over().label("total"),
+            )
+            .subquery()
+        )
+        one = select(listed.c.total, listed.c.place, listed.c.previous, listed.c.next).where(
+            listed.c.clip_id == clip_id
+        )
+        count = select(func.count()).select_from(_found(query).subquery())
+
+        def work(connection: Connection) -> Neighbours:
+            row = connection.execute(one).one_or_none()
+            return Neighbours(*row) if row else Neighbours(connection.scalar(count) or 0)
+
+        return self._database.read(work)
+
     def these(self, places: Sequence[tuple[str, str]]) -> list[ListedClip]:
         """The clips of these pairs of batch id and clip id, which are there, in this order."""
         return self._database.read(_listed, places)
@@ -153,6 +193,10 @@ def _found(query: ClipQuery) -> Select[str, str]:
 
 
 def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select[str, str]:
+    return found.order_by(*_order(sort, descending))
+
+
+def _order(sort: PageSort, descending: bool) -> tuple[ColumnElement[Any], ...]:
     column: ColumnElement[Any]
     if sort in (PageSort.SECONDS, PageSort.COST):
         taken = StageRunRow.seconds if sort is PageSort.SECONDS else StageRunRow.accelerator_seconds
@@ -164,11 +208,11 @@ def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select
         column = case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state)
     else:
         column = BatchClipRow.updated_at.expression
-    return found.order_by(column.desc() if descending else column.asc(), BatchClipRow.clip_id)
+    return column.desc() if descending else column.asc(), BatchClipRow.clip_id.expression
 
 
 def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
-    """The clips at these places, in this order, in three statements whatever their number, one more while some run."""
+    """The clips at these places, in this order, in four statements whatever their number, one more while some run."""
     batch_ids, clip_ids = ({pair[index] for pair in pairs} for index in (0, 1))
     if not pairs:
         return []
@@ -192,17 +236,31 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
     flags: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in connection.execute(flagged):
         flags[row.batch_id, row.clip_id] += row.flags
+    shared = _shared_names(connection, batch_ids, {clip.names[0] for clip in clips.values() if clip.names})
     work = _work(connection, {pair for pair, clip in clips.items() if clip.state is ClipState.RUNNING})
     return [
         replace(
             clips[pair],
             work=work.get(pair),
+            shares_name=(pair[0], *clips[pair].names[:1]) in shared,
             flags=tuple(dict.fromkeys([*clips[pair].flags, *flags[pair]])),
             seconds=seconds[pair].seconds if pair in seconds else 0.0,
             accelerator_seconds=seconds[pair].accelerator_seconds if pair in seconds else 0.0,
         )
         for pair in pairs
     ]
+
+
+def _shared_names(connection: Connection, batch_ids: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
+    """Those of these first names, each with its batch, that more than one clip there has."""
+    name = BatchClipRow.names[0].as_string()
+    query = (
+        select(BatchClipRow.batch_id, name)
+        .where(BatchClipRow.batch_id.in_(batch_ids), name.in_(names))
+        .group_by(BatchClipRow.batch_id, name)
+        .having(func.count() > 1)
+    )
+    return {(batch_id, shared) for batch_id, shared in connection.execute(query)} if names else set()
 
 
 def _work(connection: Connection, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], ClipWork]:

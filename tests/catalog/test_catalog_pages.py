@@ -9,7 +9,9 @@ import pytest
 
 from magi2.artifacts import LocalStore
 from magi2.catalog import Catalog, ClipQuery, ClipState, Run, RunState
-from magi2.catalog.pages import PROMPT_CHARACTERS, Pages, PageSort
+from magi2.catalog.pages import PROMPT_CHARACTERS, ClipWork, Neighbours, Pages, PageSort
+from magi2.catalog.records import now
+from magi2.catalog.shards import ShardPosition
 from magi2.types import FigureImage, StageName
 from tests.catalog.catalog_samples import PLAIN, done, enter, failed, make_clip, publish
 
@@ -135,3 +137,45 @@ def test_failures_are_grouped_by_stage_and_reason(catalog: Catalog, pages: Pages
     assert len(most.examples) == 4 and {clip.clip_id for clip in most.examples} < set(ids[:6])
     assert groups["preview", "lost"].error_code == "infrastructure"
     assert groups["decode", "video has NaN"].count == 1
+
+
+def test_neighbours_are_those_of_the_pages_in_every_order(catalog: Catalog, pages: Pages) -> None:
+    enter(catalog, [make_clip(number, names=("the same",)) for number in range(7)])
+    for sort in PageSort:
+        for descending in (False, True):
+            order = {"sort": sort, "descending": descending}
+            ids = [clip.clip_id for clip in pages.clips(NIGHT, **order).rows]  # type: ignore[arg-type]
+            for place, clip_id in enumerate(ids, start=1):
+                before, after = (ids[at] if 0 <= at < 7 else None for at in (place - 2, place))
+                found = pages.neighbours(NIGHT, clip_id, **order)  # type: ignore[arg-type]
+                assert found == Neighbours(7, place, before, after)
+
+
+def test_clip_that_a_list_has_not_has_no_neighbours_there(catalog: Catalog, pages: Pages) -> None:
+    first, *_ = enter(catalog, [make_clip(1), make_clip(2, tags=("fox",)), make_clip(3, tags=("fox",))])
+    assert pages.neighbours(ClipQuery(batch_id="night", tag="fox"), first) == Neighbours(2)
+
+
+def test_clips_of_one_name_say_so_and_others_do_not(catalog: Catalog, pages: Pages) -> None:
+    names = [("take",), ("take",), ("other", "take"), ()]
+    enter(catalog, [make_clip(number, names=each) for number, each in enumerate(names)])
+    shared = {clip.seed: clip.shares_name for clip in pages.clips(NIGHT, limit=1).rows}
+    shared |= {clip.seed: clip.shares_name for clip in pages.clips(NIGHT).rows}
+    found = {clip.names: clip.shares_name for clip in pages.clips(NIGHT).rows}
+    assert found == {("take",): True, ("other", "take"): False, (): False} and sum(shared.values()) == 2
+
+
+def test_running_clips_tell_their_stage_and_the_one_at_work_its_step(catalog: Catalog, pages: Pages) -> None:
+    clip_ids = enter(catalog, [make_clip(number) for number in range(3)])
+    assert {clip.work for clip in pages.clips(NIGHT).rows} == {None}
+    catalog.runs.start("night", StageName.PREVIEW, clip_ids[:2], attempt=2, shard=0, host="node1")
+    where = {"shard": 0, "stage": StageName.PREVIEW, "clip_id": clip_ids[0], "steps_per_second": None, "at": now()}
+    for attempt in (1, 2):
+        catalog.shards.at_step("night", ShardPosition(**where, attempt=attempt, step=12, steps=20))  # type: ignore[arg-type]
+        work = {clip.clip_id: clip.work for clip in pages.clips(NIGHT).rows}
+        at_step = (12, 20) if attempt == 2 else (None, None)  # an earlier attempt's step says nothing of this one
+        assert work == {
+            clip_ids[0]: ClipWork(StageName.PREVIEW, *at_step),
+            clip_ids[1]: ClipWork(StageName.PREVIEW),
+            clip_ids[2]: None,
+        }

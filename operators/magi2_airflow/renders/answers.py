@@ -61,6 +61,7 @@ def card(clip: ListedClip, price: Price | None, links: Links) -> ClipCard:
         batch_id=clip.batch_id,
         clip_id=clip.clip_id,
         names=list(clip.names),
+        shares_name=clip.shares_name,
         prompt=clip.prompt,
         tags=list(clip.tags),
         profile=clip.profile_name,

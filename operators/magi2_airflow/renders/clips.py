@@ -16,7 +16,7 @@ from magi2.prompts.caption import Caption
 from magi2.recipes.captions import CAPTION
 from magi2.types import StageName, clip_stages
 from magi2_airflow.renders import answers
-from magi2_airflow.renders.contract import Clip, ClipPage, Delivery, Figure, StageText
+from magi2_airflow.renders.contract import Clip, ClipPage, Delivery, Figure, Neighbours, StageText
 from magi2_airflow.renders.deployment import BatchId, ClipId, PageDeployment, Site
 from magi2_airflow.renders.links import Links, Root, run_path
 from magi2_airflow.renders.requests import ClipsWanted
@@ -28,17 +28,7 @@ router = APIRouter(prefix="/api/batches/{batch_id}/clips")
 def list_clips(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[ClipsWanted, Query()]) -> ClipPage:
     """A page of the batch's clips, from the catalog alone."""
     site.batch(batch_id)
-    query = ClipQuery(
-        batch_id=batch_id,
-        state=ClipState(wanted.state) if wanted.state else None,
-        profile=wanted.profile,
-        tag=wanted.tag,
-        text=wanted.text,
-        shard=wanted.shard,
-        failed_stage=wanted.stage,
-        reason=wanted.reason,
-        flag=wanted.flag,
-    )
+    query = _query(batch_id, wanted)
     site.quality.bring_up_to_date(batch_id)
     order = PageSort(wanted.sort)
     page = site.pages.clips(query, sort=order, descending=wanted.descending, offset=wanted.offset, limit=wanted.limit)
@@ -58,6 +48,15 @@ def others(site: Site, links: Root, batch_id: BatchId, clip_id: ClipId) -> ClipP
     require_clip(site, batch_id, clip_id)
     found = site.pages.others(batch_id, clip_id)
     return ClipPage(clips=[answers.card(each, site.price, links) for each in found], total=len(found), offset=0)
+
+
+@router.get("/{clip_id}/neighbours")
+def neighbours(site: Site, batch_id: BatchId, clip_id: ClipId, wanted: Annotated[ClipsWanted, Query()]) -> Neighbours:
+    """Which clips come before and after this one where `list_clips` lists it."""
+    require_clip(site, batch_id, clip_id)
+    query, order = _query(batch_id, wanted), PageSort(wanted.sort)
+    found = site.pages.neighbours(query, clip_id, sort=order, descending=wanted.descending)
+    return Neighbours(previous=found.previous, next=found.next, place=found.place, total=found.total)
 
 
 @router.get("/{clip_id}/manifests/{stage}")
@@ -126,6 +125,20 @@ def one_clip(site: PageDeployment, links: Links, batch_id: str, clip_id: str) ->
         task_path=latest.task_path if latest else None,
         log_path=latest.log_path if latest else None,
         store_problem=stored.problem,
+    )
+
+
+def _query(batch_id: str, wanted: ClipsWanted) -> ClipQuery:
+    return ClipQuery(
+        batch_id=batch_id,
+        state=ClipState(wanted.state) if wanted.state else None,
+        profile=wanted.profile,
+        tag=wanted.tag,
+        text=wanted.text,
+        shard=wanted.shard,
+        failed_stage=wanted.stage,
+        reason=wanted.reason,
+        flag=wanted.flag,
     )
 
 

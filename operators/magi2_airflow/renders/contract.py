@@ -16,6 +16,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
 | GET /api/batches/{batch_id}/clips/{clip_id} | Clip | clip_id: all 64 characters |
 | GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | same prompt and images, other profile or seed |
+| GET /api/batches/{batch_id}/clips/{clip_id}/neighbours | Neighbours | query: ClipsWanted; offset, limit unused |
 | GET /api/batches/{batch_id}/clips/{clip_id}/manifests/{stage} | a manifest | as the store has it |
 | GET /api/lookup | Lookup | query: dag_id, run_id, task_id, map_index; `{MAP_INDEX}` as such means none |
 | POST /api/batches/{batch_id}/rerun | Acted | body: RerunRequest |
@@ -164,11 +165,15 @@ class Work(Answer):
 
 
 class ClipCard(Answer):
-    """A clip in a list. `prompt` is cut to 300 characters; `seconds`, `cost`: all its attempts in this batch."""
+    """A clip in a list. `prompt` is cut to 300 characters; `seconds`, `cost`: all its attempts in this batch.
+
+    `shares_name`: another clip of the batch has the same first name, so that people need the id as well.
+    """
 
     batch_id: str
     clip_id: str
     names: list[str]
+    shares_name: bool
     prompt: str
     tags: list[str]
     profile: str
@@ -186,6 +191,18 @@ class ClipCard(Answer):
     updated_at: datetime
     work: Work | None
     media: Media | None
+
+
+class Neighbours(Answer):
+    """Ids of the clips before and after one in a list of `total`, and its place there, counted from 1.
+
+    All three are null for a clip that the list does not have, as when it has left the state that was asked for.
+    """
+
+    previous: str | None
+    next: str | None
+    place: int | None
+    total: int
 
 
 class ClipPage(Answer):

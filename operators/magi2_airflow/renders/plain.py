@@ -138,7 +138,8 @@ def _card(clip: ClipCard, links: Links) -> list[Markup]:
     address = f"{links.root}/batches/{clip.batch_id}/clips/{clip.clip_id}"
     poster = element("img", src=clip.media.thumbnail, alt="", loading="lazy") if clip.media else Markup("")
     state = f"{clip.state} in {clip.failed_stage}: {clip.reason}" if clip.failed_stage else clip.state
-    title = link(address, ", ".join(clip.names) or clip.clip_id[:12])
+    names = [*clip.names, clip.clip_id[:12]] if clip.shares_name else clip.names
+    title = link(address, ", ".join(names) or clip.clip_id[:12])
     facts = f"{clip.profile}, seed {clip.seed}, {', '.join([state, *_work(clip), *clip.flags])}"
     play = element("div", link(clip.media.clip, "play")) if clip.media else Markup("")
     return [poster, element("div", title), element("div", facts), play, element("div", clip.prompt)]

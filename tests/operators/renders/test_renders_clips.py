@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from magi2.catalog.shards import ShardPosition
+from magi2.types import StageName
 from tests.operators.renders.renders_site import BATCH, HOSTILE, LONG, OTHER, Site, client
 
 CLIPS = f"/api/batches/{BATCH}/clips"
@@ -145,3 +148,33 @@ def test_a_damaged_store_leaves_the_rest_of_a_clip(own_site: Site) -> None:
     clip = client().get(own_site.path("fox")).json()
     assert (clip["recipe"], clip["store_problem"]) == (None, "no recipe: corrupted_artifact")
     assert clip["caption"].startswith("a caption of fox")
+
+
+def test_a_clip_at_work_tells_stage_step_and_where_its_picture_is(own_site: Site) -> None:
+    viewer, clip_id = client("viewer"), own_site.id("long")
+    work = {"stage": "encode", "step": None, "steps": None, "picture": None}
+    assert viewer.get(own_site.path("long")).json()["work"] == work
+    own_site.catalog.runs.start(BATCH, StageName.PREVIEW, [clip_id], attempt=1, shard=0, host="node1")
+    position = {"shard": 0, "stage": StageName.PREVIEW, "attempt": 1, "clip_id": clip_id, "steps": 20}
+    for step, picture in ((0, None), (10, f"/pictures/{BATCH}/{clip_id}?step=10")):
+        now = datetime.now(UTC)
+        own_site.catalog.shards.at_step(BATCH, ShardPosition(**position, step=step, steps_per_second=None, at=now))  # type: ignore[arg-type]
+        cards = {card["clip_id"]: card["work"] for card in viewer.get(CLIPS).json()["clips"]}
+        assert cards[clip_id] == {"stage": "preview", "step": step, "steps": 20, "picture": picture}
+    assert "preview step 10 of 20" in viewer.get(f"/batches/{BATCH}").text
+    assert {card["work"] for name, card in _cards(viewer).items() if name != "long"} == {None}
+
+
+def test_neighbours_follow_the_filters_of_the_list(site: Site, viewer: TestClient) -> None:
+    query = {"state": "failed", "sort": "seconds"}
+    first, last = (f"{CLIPS}/{site.id(name)}/neighbours" for name in ("lost", "nan"))
+    expected = {"previous": None, "next": site.id("nan"), "place": 1, "total": 2}
+    assert viewer.get(first, params=query).json() == expected
+    assert viewer.get(last, params=query).json()["previous"] == site.id("lost")
+    gone = {"previous": None, "next": None, "place": None, "total": 2}
+    assert viewer.get(f"{CLIPS}/{site.id('fox')}/neighbours", params=query).json() == gone
+    assert viewer.get(f"{CLIPS}/{'0' * 64}/neighbours").status_code == 404
+
+
+def _cards(viewer: TestClient) -> dict[str, Any]:
+    return {card["names"][0]: card for card in viewer.get(CLIPS).json()["clips"]}

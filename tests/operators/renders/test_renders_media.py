@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from magi2.artifacts import Payload, open_store
 from magi2.catalog import RunState
 from magi2.errors import CorruptedArtifactError, InfrastructureError, Magi2Error
+from magi2.stages.snapshots import picture_name
 from magi2.types import StageName
 from magi2_airflow.mount import STATIC
 from magi2_airflow.renders.app import app
@@ -299,3 +300,17 @@ def test_the_documents_of_a_batch_are_served(own_site: Site) -> None:
     assert (report.text, report.headers["content-type"]) == ("# <script>", "text/plain; charset=utf-8")
     assert client().get(f"/documents/batches/{BATCH}/results/0.mux.json").json() == {}
     assert client().get(f"/documents/batches/{BATCH}/report.json").status_code == 404
+
+
+def test_picture_of_a_clip_at_work_is_shown_to_who_may_read_and_kept_by_nobody(own_site: Site) -> None:
+    address, viewer = f"/pictures/{BATCH}/{own_site.id('long')}?step=10", client("viewer")
+    assert (viewer.get(address).status_code, viewer.get(address).content) == (204, b"")
+    picture = b"RIFF\0\0\0\0WEBPVP8 "
+    own_site.deployment.store.put_document(picture_name(own_site.id("long")), picture)
+    answer = viewer.get(address)
+    assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, picture, "image/webp")
+    assert answer.headers["cache-control"] == "no-store"
+    assert client(NO_ROLE).get(address).status_code == 403 and client(None).get(address).status_code == 401
+    assert viewer.get(f"/pictures/{BATCH}/{'0' * 64}").status_code == 404
+    own_site.deployment.store.put_document(picture_name(own_site.id("long")), b"<script>")
+    assert viewer.get(address).status_code == 204

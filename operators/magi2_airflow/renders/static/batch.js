@@ -3,10 +3,12 @@ import { BatchActions, RerunFailed } from "./actions.js";
 import { BatchBadges, BatchNumbers } from "./batches.js";
 import { count, flagName, plural } from "./format.js";
 import { ClipGrid } from "./grid.js";
+import { Legend } from "./legend.js";
 import { Answer, Choice, Heading, Said, SearchBox, StageBars, When } from "./parts.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
 import { useServer } from "./server.js";
+import { wantedClips } from "./wanted.js";
 
 const ORDERS = [
   ["", "By name"],
@@ -15,17 +17,6 @@ const ORDERS = [
   ["-seconds", "Slowest first"],
   ["-cost", "Costliest first"],
 ];
-const FILTERS = {
-  show: "state",
-  profile: "profile",
-  tag: "tag",
-  flag: "flag",
-  text: "text",
-  shard: "shard",
-  stage: "stage",
-  reason: "reason",
-};
-
 const isLive = (batch) => batch.is_live;
 
 export function Batch({ route, batchId, mayAct, isFirst, isTab }) {
@@ -143,9 +134,7 @@ function Clips({ batch, route }) {
   const { filter } = route;
   const facets = useServer(`batches/${batch.batch_id}/facets`, () => batch.is_live);
   const [picked, setPicked] = useState([]);
-  const order = filter.order || "name";
-  const asked = Object.fromEntries(Object.entries(FILTERS).map(([ours, theirs]) => [theirs, filter[ours]]));
-  const values = { ...asked, sort: order.replace("-", ""), descending: order.startsWith("-") };
+  const values = wantedClips(filter);
   const pick = (clip) =>
     setPicked((now) =>
       now.some((each) => each.clip_id === clip.clip_id)
@@ -156,6 +145,7 @@ function Clips({ batch, route }) {
     "section",
     { className: "stack", "aria-label": "Clips" },
     h(Filters, { route, facets: facets.data }),
+    h(Legend),
     h(ClipGrid, { batchId: batch.batch_id, values, isLive: batch.is_live, route, picked, pick }),
     picked.length > 0 && h(Picked, { batch, picked, route, clear: () => setPicked([]) }),
   );

@@ -2,6 +2,7 @@
 import { RerunClip } from "./actions.js";
 import { acceleratorTime, clipName, duration, flagName, money } from "./format.js";
 import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
+import { Neighbours } from "./neighbours.js";
 import { Quality } from "./quality.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
@@ -19,11 +20,21 @@ export function Clip({ route, batch, mayAct, isFirst, batchId }) {
       h(
         "div",
         { className: "stack" },
+        h(Neighbours, { route, batchId, clipId: clip.clip_id }),
         h(Head, { clip, mayAct, isFirst }),
         clip.store_problem && h("p", { className: "refusal", role: "status" }, h(Said, { text: clip.store_problem })),
-        h("div", { className: "clip" }, h(Picture, { clip }), h(Origin, { clip, currency: batch?.currency })),
-        clip.media && h(Quality, { quality: clip.quality }),
-        h(Timeline, { steps: clip.timeline, currency: batch?.currency }),
+        h(
+          "div",
+          { className: "clip" },
+          h(
+            "div",
+            { className: "seen" },
+            h(Picture, { clip }),
+            clip.media && h(Quality, { quality: clip.quality }),
+            h(Timeline, { steps: clip.timeline, currency: batch?.currency }),
+          ),
+          h(Origin, { clip, currency: batch?.currency }),
+        ),
         h(Others, { clip, route }),
         h(
           "div",

@@ -68,9 +68,11 @@ export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }
 
-/** What a clip is called: its first name, else the beginning of its id. */
+/** What a clip is called: its first name, with the beginning of its id where others have that name, or the id alone. */
 export function clipName(clip) {
-  return clip.names[0] || clip.clip_id.slice(0, 12);
+  const id = clip.clip_id.slice(0, 12);
+  if (!clip.names[0]) return id;
+  return clip.shares_name ? `${clip.names[0]} (${id})` : clip.names[0];
 }
 
 /** A flag in words: `one_coloured` is "one coloured". */

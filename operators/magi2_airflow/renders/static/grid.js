@@ -5,6 +5,7 @@ import { h, useEffect, useLayoutEffect, useRef, useState } from "./react.js";
 import { Go } from "./route.js";
 import { scroller, useScrollMemory } from "./scroll.js";
 import { query, useServer } from "./server.js";
+import { workWords } from "./work.js";
 
 const GAP = 16;
 const TEXT_HEIGHT = 92;
@@ -90,7 +91,7 @@ function Wall({ clips, start, layout, route, picked, pick }) {
 }
 
 function Card({ clip, index, route, pick, isPicked }) {
-  const label = `${clipName(clip)}, ${clip.state}`;
+  const label = `${clipName(clip)}, ${clip.work ? workWords(clip.work) : clip.state}`;
   return h(
     "li",
     { className: "card", "data-picked": isPicked || undefined },

@@ -3,6 +3,7 @@ import { ago, clipName, count, moment } from "./format.js";
 import { h, useEffect, useId, useLayoutEffect, useRef, useState } from "./react.js";
 import { toTop } from "./scroll.js";
 import { HOME } from "./server.js";
+import { AtWork } from "./work.js";
 
 /** Text that somebody else wrote: whichever way it runs, it does not turn what stands around it. */
 export function Said({ text, className }) {
@@ -89,6 +90,7 @@ function StageBar({ bar, isDetailed }) {
 export function Poster({ clip }) {
   const [isBroken, setBroken] = useState(false);
   const source = clip.media?.thumbnail;
+  if (clip.work && !source) return h(AtWork, { work: clip.work });
   if (!source || isBroken) {
     return h("span", { className: "poster blank", "data-state": clip.state }, clip.failed_stage ?? clip.state);
   }
