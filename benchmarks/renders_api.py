@@ -19,7 +19,7 @@ import random
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -179,8 +179,8 @@ def runs(clips: list[Clip], delivered: list[Manifest], captions: list[Manifest],
             )
 
 
-def api_server(folder: Path) -> LocalAirflow:
-    """Airflow's API server alone, with a viewer who has to log in."""
+def api_server(folder: Path, environment: Mapping[str, str] | None = None) -> LocalAirflow:
+    """Airflow's API server alone, with a viewer who has to log in; `environment` is for it besides what it needs."""
     passwords = folder / "passwords.json"
     passwords.write_text(json.dumps({"vic": "vic"}))
     airflow = LocalAirflow(
@@ -192,6 +192,7 @@ def api_server(folder: Path) -> LocalAirflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "vic:viewer",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             "AIRFLOW__API__WORKERS": "1",
+            **(environment or {}),
         },
     )
     airflow.home.mkdir(parents=True)

@@ -32,6 +32,8 @@ class ProblemKind(StrEnum):
     """The catalog has it and the store does not."""
     STALE = "stale"
     """Both have it and they differ."""
+    MISCOUNTED = "miscounted"
+    """The numbers that the catalog keeps of its rows are not theirs."""
     FOREIGN = "foreign"
     """The store does not seem to be the one that the catalog speaks of."""
 

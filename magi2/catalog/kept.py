@@ -9,13 +9,17 @@ holds one waits for nobody's rows, and shards that work at once rarely wait for 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Executable,
     Select,
+    TextClause,
     and_,
     cast,
     delete,
@@ -23,6 +27,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    literal_column,
     null,
     select,
     text,
@@ -38,8 +43,8 @@ from magi2.catalog.runs import FILE_STAGE, SUCCEEDED
 from magi2.catalog.statements import outcome_of_batch, total, was_retried
 from magi2.catalog.states import UNFINISHED_CLIP
 from magi2.catalog.tables import (
+    Base,
     BatchClipRow,
-    ChangedCountRow,
     ClipRow,
     ShardClipsRow,
     ShardRunsRow,
@@ -52,76 +57,131 @@ from magi2.catalog.tables import (
 LOADED = "loaded"
 """In place of a run's state: loads of weights."""
 LANES = 16
+SHARDS_AT_ONCE = 8
+"""Of a batch of which more changed, everything is counted at once."""
 _LOCK = 0x6D616769  # "magi"
-_ROUNDED_S = 3  # digits in which two sums of the same seconds agree, in whatever order they were added up
 
 
-class _Kept(NamedTuple):
-    """A table of kept numbers, what it is counted from, and the totals that add it up."""
+class Kept(NamedTuple):
+    """A table of kept numbers, what counts it anew, and the totals that add it up."""
 
     table: type[ShardClipsRow] | type[ShardRunsRow]
     totals: type[TotalClipsRow] | type[TotalRunsRow]
     sums: tuple[str, ...]
+    fresh: Callable[[Place], Select[Any]]
 
     @property
     def columns(self) -> list[str]:
-        return [column.name for column in self.table.__table__.c if column.name != "number"]
-
-    def of(self, batch_id: str) -> ColumnElement[bool]:
-        return self.table.batch_id == batch_id
+        """Those that are counted, in the order of `fresh`."""
+        return [each.name for each in self.table.__table__.c if each.name != "number"]
 
 
-_CLIPS = _Kept(ShardClipsRow, TotalClipsRow, ("clips",))
-_RUNS = _Kept(ShardRunsRow, TotalRunsRow, ("runs", "seconds", "accelerator_seconds"))
+@dataclass(frozen=True)
+class Place:
+    """What is counted at once: a batch, a shard of it or the clips of none, or one stage of these."""
+
+    has_shard: bool | None = None
+    has_stage: bool = False
+
+    def of(self, table: type[Base]) -> ColumnElement[bool]:
+        """The rows of the place that is given to the statement as `:batch_id`, `:shard` and `:stage`."""
+        given = [column(table, "batch_id") == literal_column(":batch_id")]
+        if self.has_shard is not None:
+            shard = column(table, "shard")
+            given.append(shard == literal_column(":shard") if self.has_shard else shard.is_(None))
+        return and_(*given, self.at_stage(table))
+
+    def at_stage(self, table: type[Base]) -> ColumnElement[bool]:
+        """The rows of the stage, where only one is counted and the table tells them apart."""
+        if self.has_stage and "stage" in table.__table__.c:
+            return column(table, "stage") == literal_column(":stage")
+        return true()
+
+
+def column(table: type[Base], name: str) -> ColumnElement[Any]:
+    """A column of a table by its name."""
+    return table.__table__.c[name]
 
 
 def settle_counts(connection: Connection) -> None:
     """Count anew what this transaction changed. To be called at its end, by `Database.write` of a catalog."""
-    noted = delete(ChangedCountRow).returning(ChangedCountRow.batch_id, ChangedCountRow.shard, ChangedCountRow.stage)
-    changed: dict[tuple[str, int | None], set[str | None]] = defaultdict(set)
-    for batch_id, shard, stage in connection.execute(noted):
-        changed[batch_id, shard].add(stage)
-    _lock(connection, {(shard or 0) % LANES for _, shard in changed})
-    for (batch_id, shard), stages in changed.items():
-        ours = BatchClipRow.batch_id == batch_id, BatchClipRow.shard.is_not_distinct_from(shard)
-        kept = ShardClipsRow.batch_id == batch_id, ShardClipsRow.shard.is_not_distinct_from(shard)
-        _replace(connection, _CLIPS, and_(*kept), alike_clips(and_(*ours)))
-        runs, loads = true(), and_(WeightLoadRow.batch_id == batch_id, WeightLoadRow.shard == shard)
-        kept = ShardRunsRow.batch_id == batch_id, ShardRunsRow.shard.is_not_distinct_from(shard)
-        if None not in stages:
-            kept += (ShardRunsRow.stage.in_(stages),)
-            runs, loads = StageRunRow.stage.in_(stages), loads & WeightLoadRow.stage.in_(stages)
-        _replace(connection, _RUNS, and_(*kept), alike_runs(and_(*ours, runs), loads))
+    noted = connection.execute(_NOTED).all()
+    if not noted:
+        return
+    changed: dict[str, dict[int | None, set[str | None]]] = defaultdict(lambda: defaultdict(set))
+    for batch_id, shard, stage in noted:
+        changed[batch_id][shard].add(stage)
+    lock_lanes(connection, {lane for shards in changed.values() for lane in _lanes(shards)})
+    for batch_id, shards in changed.items():
+        if len(shards) > SHARDS_AT_ONCE:
+            count_batch(connection, batch_id)
+            continue
+        for shard, stages in shards.items():
+            for stage in [None] if None in stages else stages:
+                place = Place(shard is not None, stage is not None)
+                _count(connection, place, batch_id=batch_id, shard=shard, stage=stage)
 
 
-def _lock(connection: Connection, lanes: Iterable[int]) -> None:
+def _lanes(shards: Collection[int | None]) -> Collection[int]:
+    return range(LANES) if len(shards) > SHARDS_AT_ONCE else {(shard or 0) % LANES for shard in shards}
+
+
+def lock_lanes(connection: Connection, lanes: Iterable[int]) -> None:
     """Keep others from counting in these lanes until the transaction ends; SQLite lets one write at a time anyway."""
     if connection.dialect.name == "postgresql":
         for lane in sorted(lanes):
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock, :lane)"), {"lock": _LOCK, "lane": lane})
 
 
-def _replace(connection: Connection, kept: _Kept, these: ColumnElement[bool], fresh: Select[Any]) -> None:
-    _carry(connection, kept, these, -1)
-    connection.execute(delete(kept.table).where(these))
-    connection.execute(insert(kept.table).from_select(kept.columns, fresh))
-    _carry(connection, kept, these, 1)
+def count_batch(connection: Connection, batch_id: str) -> None:
+    """Count a whole batch anew. All lanes must be locked."""
+    _count(connection, Place(), batch_id=batch_id)
 
 
-def _carry(connection: Connection, kept: _Kept, these: ColumnElement[bool], sign: int) -> None:
+def lane_of(table: type[ShardClipsRow] | type[ShardRunsRow]) -> ColumnElement[int]:
+    """The lane of a row's shard."""
+    return func.coalesce(table.shard, 0) % LANES
+
+
+def _count(connection: Connection, place: Place, **given: Any) -> None:
+    for statement in _statements(connection.dialect.name, place):
+        connection.execute(statement, {name: given[name] for name in statement._bindparams})
+
+
+@cache
+def _statements(dialect: str, place: Place) -> tuple[TextClause, ...]:
+    """As text, which is run many times: putting such statements together takes longer than they do."""
+    return tuple(as_text(each, dialect) for kept in KEPT for each in _replace(dialect, kept, place))
+
+
+def as_text(statement: Executable, dialect: str) -> TextClause:
+    """A statement in the words of a database; what is to be given is written as `:name` in a `literal_column`."""
+    words = sqlite.dialect(paramstyle="named") if dialect == "sqlite" else postgresql.dialect(paramstyle="named")
+    return text(str(statement.compile(dialect=words, compile_kwargs={"literal_binds": True})))  # type: ignore[attr-defined]
+
+
+def _replace(dialect: str, kept: Kept, place: Place) -> Iterator[Executable]:
+    these = place.of(kept.table)
+    yield add_to_totals(dialect, kept, these, -1)
+    yield delete(kept.table).where(these)
+    yield insert(kept.table).from_select(kept.columns, kept.fresh(place))
+    yield add_to_totals(dialect, kept, these, 1)
+
+
+def add_to_totals(dialect: str, kept: Kept, these: ColumnElement[bool], sign: int) -> Executable:
     """Add kept numbers to the totals, or with -1 take them off."""
-    key = [column.name for column in kept.totals.__table__.primary_key]
-    labels = [func.coalesce(kept.table.shard, 0) % LANES, *(getattr(kept.table, name) for name in key[1:])]
-    sums = [sign * func.sum(getattr(kept.table, name)) for name in kept.sums]
+    key = [each.name for each in kept.totals.__table__.primary_key]
+    labels = [lane_of(kept.table), *(column(kept.table, name) for name in key[1:])]
+    sums = [sign * func.sum(column(kept.table, name)) for name in kept.sums]
     query = select(*labels, *sums).where(these).group_by(*labels)
-    rows = (sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert)(kept.totals)
+    rows = (sqlite.insert if dialect == "sqlite" else postgresql.insert)(kept.totals)
     added = rows.from_select([*key, *kept.sums], query)
-    new = {name: getattr(kept.totals, name) + added.excluded[name] for name in kept.sums}
-    connection.execute(added.on_conflict_do_update(index_elements=key, set_=new))
+    new = {name: column(kept.totals, name) + added.excluded[name] for name in kept.sums}
+    return added.on_conflict_do_update(index_elements=key, set_=new)
 
 
-def alike_clips(condition: ColumnElement[bool]) -> Select[Any]:
-    """How many `BatchClipRow`s that meet the condition are alike, as `ShardClipsRow` has them.
+def alike_clips(place: Place) -> Select[Any]:
+    """How many clips of a place are alike, as `ShardClipsRow` has them.
 
     One is reused that is done, and whose batch did not make its file; one is stored that is not done, and whose file
     was there when the batch was planned.
@@ -143,14 +203,14 @@ def alike_clips(condition: ColumnElement[bool]) -> Select[Any]:
             func.coalesce(cast(BatchClipRow.defects, Text), "").label("defects"),
         )
         .join(ClipRow, ClipRow.clip_id == BatchClipRow.clip_id)
-        .where(condition)
+        .where(place.of(BatchClipRow))
         .subquery()
     )
     return select(*clips.c, func.count()).group_by(*clips.c)
 
 
-def alike_runs(condition: ColumnElement[bool], loads: ColumnElement[bool]) -> Select[Any]:
-    """How many attempts are alike at clips that meet the condition, as `ShardRunsRow` has them; and of these loads."""
+def alike_runs(place: Place) -> Select[Any]:
+    """How many attempts at clips of a place are alike, as `ShardRunsRow` has them, and how many loads of weights."""
     same_clip = and_(StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id)
     each = (
         select(
@@ -168,10 +228,10 @@ def alike_runs(condition: ColumnElement[bool], loads: ColumnElement[bool]) -> Se
             StageRunRow.started_at,
         )
         .join(BatchClipRow, same_clip)
-        .where(condition)
+        .where(place.of(BatchClipRow), place.at_stage(StageRunRow))
         .subquery()
     )
-    key = [each.c[name] for name in _RUNS.columns[:8]]
+    key = list(each.c)[:8]
     runs = select(
         *key,
         func.count(),
@@ -180,8 +240,17 @@ def alike_runs(condition: ColumnElement[bool], loads: ColumnElement[bool]) -> Se
         func.max(each.c.peak_memory_bytes),
         func.min(each.c.started_at),
     ).group_by(*key)
-    place = WeightLoadRow.batch_id, WeightLoadRow.shard, WeightLoadRow.stage
+    if place.has_shard is False:
+        return runs
+    shard = WeightLoadRow.batch_id, WeightLoadRow.shard, WeightLoadRow.stage
     labels = literal(LOADED), literal(LOADED), literal(""), true(), literal("")
     sums = func.count(), func.sum(WeightLoadRow.seconds), literal(0.0), null(), null()
-    both = union_all(runs, select(*place, *labels, *sums).where(loads).group_by(*place)).subquery()
-    return select(both)
+    loads = select(*shard, *labels, *sums).where(place.of(WeightLoadRow)).group_by(*shard)
+    return select(union_all(runs, loads).subquery())
+
+
+KEPT = (
+    Kept(ShardClipsRow, TotalClipsRow, ("clips",), alike_clips),
+    Kept(ShardRunsRow, TotalRunsRow, ("runs", "seconds", "accelerator_seconds"), alike_runs),
+)
+_NOTED = text("DELETE FROM changed_counts RETURNING batch_id, shard, stage")

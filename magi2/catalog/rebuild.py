@@ -21,6 +21,7 @@ from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import require_complete, require_identity
 from magi2.catalog.merge import merge_batch
 from magi2.catalog.records import ArtifactRecord
+from magi2.catalog.recount import recount
 from magi2.catalog.repository import Catalog
 from magi2.catalog.statements import chunks
 from magi2.catalog.tables import BatchClipRow, ClipRow
@@ -66,6 +67,7 @@ def rebuild(store: ArtifactStore, catalog: Catalog, *, force: bool = False) -> R
         batches, clips = batches + 1, clips + len(stored.clips)
     unproven = sum(not is_planned(store, batch_id) for batch_id in catalog.database.read(planned_ids))
     catalog.database.write(_remove_clips_without_batch)
+    recount(catalog.database)
     return RebuildReport(artifacts, forgotten, batches, unproven, clips, tuple(problems))
 
 

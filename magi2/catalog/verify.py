@@ -16,6 +16,7 @@ from magi2.catalog.documents import read_batch
 from magi2.catalog.identity import find_mismatch
 from magi2.catalog.merge import untried_clips
 from magi2.catalog.records import ArtifactRecord
+from magi2.catalog.recount import miscounted
 from magi2.catalog.repository import Catalog
 from magi2.catalog.tables import BatchClipRow
 from magi2.errors import CorruptedArtifactError, InfrastructureError
@@ -32,8 +33,8 @@ def verify(
     Every manifest must be readable, its payloads there with their sizes and, with `digests`, their SHA-256, which
     reads every byte; every document of a batch must be the one that was written; every file must belong to a manifest,
     every manifest and batch document to a row and every row to one of them; the reference images of every batch must be
-    there and, with `digests`, be those. A clip that is done is backed by an artifact's row, which the database itself
-    sees to.
+    there and, with `digests`, be those; the numbers that the catalog keeps must be those of its rows. A clip that is
+    done is backed by an artifact's row, which the database itself sees to.
     """
     if mismatch := find_mismatch(store, catalog):
         yield Problem(ProblemKind.FOREIGN, store.url, mismatch)
@@ -45,6 +46,8 @@ def verify(
     yield from _check_batches(store, catalog, images)
     for digest in sorted(images) if digests else ():
         yield from _check_image(store, digest)
+    for batch_id, message in miscounted(catalog.database):
+        yield Problem(ProblemKind.MISCOUNTED, batch_folder(batch_id) if batch_id else "batches", message)
 
 
 def made_by_others(store: ArtifactStore, catalog: Catalog, here: Mapping[str, str]) -> Iterator[tuple[str, str]]:

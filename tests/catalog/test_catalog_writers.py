@@ -15,6 +15,7 @@ from sqlalchemy import URL, Engine, event
 
 from magi2.artifacts import LocalStore, Manifest
 from magi2.catalog import BatchState, Catalog, ClipQuery, PlannedClip, Run, RunState, open_catalog
+from magi2.catalog.recount import miscounted
 from magi2.catalog.statements import CHUNK
 from magi2.types import StageName
 from tests.batch_counts import counts_of
@@ -57,6 +58,7 @@ def test_shards_report_at_once(url: URL, catalog: Catalog, store: LocalStore) ->
     assert counts.clips.done == WRITERS * CLIPS_EACH
     assert counts.stages[StageName.PREVIEW].made == WRITERS * CLIPS_EACH
     assert counts.accelerator_seconds == 8.0 * WRITERS * CLIPS_EACH
+    assert list(miscounted(catalog.database)) == []
 
 
 def test_one_batch_is_entered_by_all_at_once(url: URL, catalog: Catalog) -> None:
