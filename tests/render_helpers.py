@@ -52,6 +52,7 @@ class ContextDeployment(Deployment):
         super().__init__(Settings(store=context.store.url, catalog="sqlite://"))  # which needs a file
         self.context = context
         self.store = context.store
+        self.weights = context.weights
 
     def store_to_render(self, *, dry_run: bool = False) -> ArtifactStore:
         return self.store

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magi2.artifacts.fingerprint import checkpoint_fingerprint
+from magi2.artifacts.recipe import canonical_json, sha256_text
+from magi2.checkpoints.headers import header_of
 from magi2.errors import CheckpointError
 from magi2.files import disk_errors
 
@@ -31,6 +33,11 @@ COMPONENTS = {
         Component("audio_vae", "stable-audio-open-1.0", ("model_config.json", "model.safetensors")),
     )
 }
+
+
+HOLLOW_NAME = "HOLLOW.json"
+"""The file by which a folder without data says so; its weight files say it in their headers, too."""
+HOLLOW_KEY = "hollow"
 
 
 def _cache() -> Path:
@@ -72,10 +79,33 @@ class CheckpointFolder(Mapping[str, str]):
         for component in components:
             self.files(component)
 
+    def is_hollow(self, component: str) -> bool:
+        """Whether a component has names and sizes alone, as `magi2 checkpoint make-hollow` makes them."""
+        folder = self.folder(component)
+        if (self.root / HOLLOW_NAME).exists():
+            return True
+        headers = (header_of(path).get("__metadata__") for path in sorted(folder.glob("*.safetensors")))
+        return any(isinstance(metadata, dict) and HOLLOW_KEY in metadata for metadata in headers)
+
+    def require_filled(self, components: Iterable[str]) -> None:
+        """Raise CheckpointError when one of `components` is hollow: nothing can be rendered from it."""
+        for component in components:
+            if self.is_hollow(component):
+                raise CheckpointError(
+                    f"{component}: {self.folder(component)} is hollow: names and sizes of weights without their values",
+                    hint="it serves plans and checks alone; set MAGI2_CKPT_ROOT to the published weights to render",
+                )
+
     def __getitem__(self, component: str) -> str:
         if component not in self._fingerprints:
-            self._fingerprints[component] = checkpoint_fingerprint(self.files(component), cache_folder=_cache())
+            self._fingerprints[component] = self._fingerprint(component)
         return self._fingerprints[component]
+
+    def _fingerprint(self, component: str) -> str:
+        files = self.files(component)
+        if self.is_hollow(component):  # there is nothing to read, and it is never that of weights
+            return sha256_text(canonical_json([HOLLOW_KEY, [[path.name, path.stat().st_size] for path in files]]))
+        return checkpoint_fingerprint(files, cache_folder=_cache())
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMPONENTS)

@@ -23,7 +23,10 @@ NOWHERE = "meta"
 
 @dataclass(frozen=True)
 class ComponentReport:
-    """What was found of one component. `problem` is None when it can be used; `skipped` are tensors nobody reads."""
+    """What was found of one component. `problem` is None when it can be used; `skipped` are tensors nobody reads.
+
+    A `hollow` one is as it should be and has no values: nothing can be rendered from it.
+    """
 
     component: str
     folder: Path
@@ -33,6 +36,7 @@ class ComponentReport:
     skipped: tuple[str, ...]
     fingerprint: str | None
     problem: str | None
+    hollow: bool = False
 
 
 def verify(root: Path, architectures: Architectures, *, fingerprint: bool = True) -> Iterator[ComponentReport]:
@@ -62,6 +66,7 @@ def _good(
         tuple(sorted(skipped)),
         weights[component] if fingerprint else None,
         None,
+        weights.is_hollow(component),
     )
 
 

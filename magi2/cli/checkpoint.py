@@ -1,4 +1,4 @@
-"""`magi2 checkpoint`: look at a weights folder, or make a tiny random one."""
+"""`magi2 checkpoint`: look at a weights folder, or make a tiny random or a hollow one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magi2.types import check_seed
 if TYPE_CHECKING:
     from magi2.checkpoints.verify import ComponentReport
 
-app = typer.Typer(help="Check model weights, or make tiny random ones.", no_args_is_help=True)
+app = typer.Typer(help="Check model weights, or make tiny random or hollow ones.", no_args_is_help=True)
 
 
 @app.command("make-tiny")
@@ -31,6 +31,18 @@ def make_tiny_command(
 
     components = make_tiny(folder, architectures, seed=check_seed(seed))
     results.print(f"{folder}: {', '.join(components)}")
+
+
+@app.command("make-hollow")
+def make_hollow_command(folder: Path = typer.Argument(help="A new or empty folder.")) -> None:
+    """Write the published names, shapes and sizes without data: 297 GB that take 2 MB, for plans and checks."""
+    architectures = load_profile("1080p", Settings.from_environment().configs).architectures
+    from magi2.checkpoints.hollow import make_hollow, size_on_disk
+
+    components = make_hollow(folder, architectures)
+    seeming, taken = size_on_disk(folder)
+    results.print(f"{folder}: {', '.join(components)}")
+    results.print(f"{seeming / 1e9:.1f} GB in name, {taken / 1e6:.1f} MB on disk; hollow: nothing is rendered from it")
 
 
 @app.command("verify")
@@ -60,7 +72,7 @@ def _print(report: ComponentReport) -> None:
     if report.problem:
         results.print(f"{report.component:<14}BAD      {report.problem}", style="red")
         return
-    fingerprint = report.fingerprint or "no fingerprint"
+    fingerprint = "hollow, without values" if report.hollow else report.fingerprint or "no fingerprint"
     line = f"{report.component:<14}ok       {report.tensors} tensors, {report.size_bytes / 1e9:.3f} GB, {fingerprint}"
     results.print(line)
     if report.skipped:

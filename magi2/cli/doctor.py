@@ -251,6 +251,8 @@ def _weights(settings: Settings, profile: str) -> Finding:
     names = profile_names(settings.configs)
     fitting = [name for name in names if load_profile(name, settings.configs).architectures == resolved.architectures]
     says = f"{root}: {len(reports)} components, {size / 1e9:.2f} GB, for {', '.join(fitting) or profile}"
+    if any(report.hollow for report in reports):
+        return Finding("weights", None, f"{says}; hollow: names and sizes without values, nothing is rendered from it")
     return Finding("weights", True, says)
 
 

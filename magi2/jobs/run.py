@@ -19,6 +19,7 @@ from magi2.batches.leases import lease_for_stage
 from magi2.batches.plan import Shard, load_shard
 from magi2.batches.results import write_results
 from magi2.catalog.gate import check_may_start
+from magi2.checkpoints.whole import required_components
 from magi2.deployment import Deployment
 from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
 from magi2.files import machine_error
@@ -72,8 +73,9 @@ def run_stage_job(
     `recorder` enters the course in the catalog, which is also asked whether the stage may start; None for a batch that
     the catalog does not know. `on_event` hears of progress. `patience` waits for a store that is away.
     Raises: PausedError when the work has to wait; BatchCancelledError or BudgetSpentError when it will not be done, its
-    clips then being set aside; what `compute` raises when there are no results, which the report will name;
-    InfrastructureError when a disk is behind an error, whatever its class.
+    clips then being set aside; CheckpointError when something is to be made and the weights are hollow; what `compute`
+    raises when there are no results, which the report will name; InfrastructureError when a disk is behind an error,
+    whatever its class.
     """
     try:
         return _results(work, deployment, compute, recorder, on_event, patience)
@@ -108,6 +110,8 @@ def _results(
     if not work.clips:
         return []
     stored = patience(lambda: _stored(work, deployment))
+    if stored is None and job.stage is not StageName.DELIVER:
+        deployment.weights.require_filled(required_components(work.shard.profile, work.clips))
     with _recorded(job, recorder, on_event) as tell:
         if stored is None:
             return compute(work, tell)

@@ -11,6 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -205,20 +206,26 @@ def load_module(
     `rename` maps a stored name to the module's name, or to None for a tensor outside the model, which is skipped and
     listed in `module.load_report`, which is also what comes back. Stored values are cast to the dtype that the module
     declares; `transform` sees (module name, stored tensor) before the shape check. With device `meta` everything is
-    checked and nothing kept. Raises CheckpointError naming file and tensor on a missing, unexpected or mis-shaped one.
+    checked by names and shapes, and no value is read. Raises CheckpointError naming file and tensor on a missing,
+    unexpected or mis-shaped one.
     """
     slots = {name: slot for name, slot in _slots(module)}
     targets = {name: rename(name) for name in source.names()}
     skipped = tuple(name for name, target in targets.items() if target is None)
     _check_names(source, slots.keys(), {t: n for n, t in targets.items() if t is not None})
+    read = partial(_shape_alone, source) if torch.device(device).type == "meta" else source.read
     for stored, target in targets.items():
         if target is not None:
             place = f"{source.file_of(stored)}: {stored}"
             # No name for the tensor here: it would outlive its turn and meet the next one in memory.
-            _place(slots[target], transform(target, source.read(stored)), device, place)
+            _place(slots[target], transform(target, read(stored)), device, place)
     report = LoadReport(loaded=len(slots), skipped=skipped)
     module.load_report = report  # type: ignore[assignment]
     return report
+
+
+def _shape_alone(source: TensorSource, name: str) -> Tensor:
+    return torch.empty(source.shape(name), device="meta")
 
 
 def _slots(module: nn.Module) -> Iterable[tuple[str, tuple[nn.Module, str]]]:

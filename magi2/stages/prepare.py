@@ -43,7 +43,9 @@ def prepare(
     """
     ffmpeg = fit_ffmpeg(settings.ffmpeg, profile.delivery)
     weights = CheckpointFolder(settings.checkpoint_root())
-    weights.require(required_components(profile, clips))
+    components = required_components(profile, clips)
+    weights.require(components)
+    weights.require_filled(components)
     team = team or Team.alone(open_device(settings))
     check_layout(team.mesh.layout, profile)
     device = team.mesh.device

@@ -113,8 +113,8 @@ TABLE = [
     ),
     Row(
         "magi2.jobs",
-        "artifacts batches catalog config delivery deployment errors files parallel.layout recipes report "
-        "runtime types",
+        "artifacts batches catalog checkpoints.whole config delivery deployment errors files parallel.layout recipes "
+        "report runtime types",
     ),
     # What a run leaves behind: reports, status, figures.
     Row("magi2.report", "artifacts batches catalog config errors files quality recipes types", "prometheus_client"),
@@ -161,8 +161,7 @@ TABLE = [
     ),
     Row("magi2.checkpoints.whole", "checkpoints.headers checkpoints.layout config errors types"),
     Row("magi2.checkpoints.fit", "checkpoints.headers checkpoints.layout config errors"),
-    Row("magi2.checkpoints.headers"),
-    Row("magi2.checkpoints", "config errors models", "safetensors torch", heavy=True),
+    Row("magi2.checkpoints", "config errors files models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row(
         "magi2.stages.layouts",
@@ -199,7 +198,8 @@ TABLE = [
         "models.video_vae.config sampling.guidance_config sampling.schedule types",
         "pydantic",
     ),
-    Row("magi2.checkpoints.layout", "artifacts errors files"),
+    Row("magi2.checkpoints.layout", "artifacts checkpoints.headers errors files"),
+    Row("magi2.checkpoints.headers"),
     Row("magi2.artifacts", "errors files types", "magi2 minio safetensors torch urllib3"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.

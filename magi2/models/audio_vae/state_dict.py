@@ -51,18 +51,21 @@ class FoldedWeightNorm:
         return [name.removesuffix("_v") if name.removesuffix("_v") in self._folded else name for name in names]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._source.shape(f"{name}_v" if name in self._folded else name)
+        if name not in self._folded:
+            return self._source.shape(name)
+        direction, gain = self._source.shape(f"{name}_v"), self._source.shape(f"{name}_g")
+        if len(direction) != 3 or gain != (direction[0], 1, 1):
+            raise CheckpointError(
+                f"{self.file_of(name)}: {name}_g has shape {gain}, {name}_v {direction}: "
+                "want one gain per index of the first of three axes"
+            )
+        return direction
 
     def read(self, name: str) -> Tensor:
         if name not in self._folded:
             return self._source.read(name)
-        direction, gain = self._source.read(f"{name}_v"), self._source.read(f"{name}_g")
-        if direction.dim() != 3 or tuple(gain.shape) != (direction.shape[0], 1, 1):
-            raise CheckpointError(
-                f"{self.file_of(name)}: {name}_g has shape {tuple(gain.shape)}, {name}_v {tuple(direction.shape)}: "
-                "want one gain per index of the first of three axes"
-            )
-        return fold_weight_norm(gain, direction)
+        self.shape(name)  # refuses halves that do not belong together
+        return fold_weight_norm(self._source.read(f"{name}_g"), self._source.read(f"{name}_v"))
 
     def file_of(self, name: str) -> str:
         return self._source.file_of(f"{name}_v" if name in self._folded else name)
