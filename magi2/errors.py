@@ -45,6 +45,10 @@ class ConfigError(InputError):
     code = "config"
 
 
+class SourceError(ConfigError):
+    """The deployment itself may not read where inputs are: no file of a batch is to blame."""
+
+
 class IdentityError(ConfigError):
     """The store is not the one that the catalog speaks of, or too much of it is missing."""
 

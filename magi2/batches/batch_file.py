@@ -1,4 +1,4 @@
-"""Batch files: JSONL, CSV or a JSON array of prompts, validated whole before anything is rendered.
+"""Batch files: JSONL, CSV, Parquet or a JSON array of prompts, validated whole before anything is rendered.
 
 For their columns see `magi2.batches.rows`, for what becomes of a row `magi2.batches.row_clips`. Text is taken as
 readers see it, see `magi2.inputs.readable`.
@@ -15,16 +15,19 @@ from typing import TypeVar
 
 from magi2.batches.csv_rows import csv_rows
 from magi2.batches.json_rows import json_rows
+from magi2.batches.parquet_rows import parquet_rows
 from magi2.batches.placing import UNPLACED, Placing, merged
-from magi2.batches.row_clips import Derive, Place, ProfileOf, RowReader, Wish, check_size
-from magi2.batches.rows import SUFFIXES, Row
+from magi2.batches.row_clips import Derive, ProfileOf, RowReader, Wish, check_size
+from magi2.batches.rows import PARQUET, SUFFIXES, Row
+from magi2.batches.sources import Sources
 from magi2.batches.spread import NO_SPREAD, Spread
 from magi2.config.profile import Profile
 from magi2.config.row_settings import derived_profile
 from magi2.delivery.names import without_collisions
-from magi2.errors import InfrastructureError, InputError, Magi2Error
-from magi2.inputs.files import InputRoots, resolved
+from magi2.errors import InfrastructureError, InputError, Magi2Error, SourceError
+from magi2.inputs.files import InputRoots, folder_of, text_of
 from magi2.inputs.limits import MAX_BATCH_BYTES, MAX_NAMES, MAX_ROWS, MAX_TAGS
+from magi2.inputs.objects import Location
 from magi2.inputs.text import quoted, shown
 from magi2.types import Clip
 
@@ -108,25 +111,25 @@ def _listed(rows: Sequence[BadRow]) -> Iterator[str]:
             yield f"{row} (so are {len(others) - 1} more rows, the last in {others[-1].where})"
 
 
-def read_rows(path: Path, roots: InputRoots | None = None) -> list[Row]:
-    """The rows of a .jsonl, .csv, .json or .tsv file that lies in `roots`, by default wherever it lies.
+def read_rows(path: Location, roots: InputRoots | None = None) -> list[Row]:
+    """The rows of a file of one of the `SUFFIXES` that lies in `roots`, by default wherever it lies.
 
     Raises: InputError when the file as a whole cannot be read.
     """
     what, suffix = shown(path), path.suffix.lower()
-    if suffix not in _READERS:
-        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(_READERS)}")
-    text = (roots or InputRoots.around(path)).read_text(path, what, MAX_BATCH_BYTES, in_rows=True)
-    return rows_of_text(text, suffix, what)
+    if suffix not in SUFFIXES:
+        raise InputError(f"{what}: unknown kind of batch file {quoted(path.suffix)}, known: {', '.join(SUFFIXES)}")
+    return rows_in((roots or InputRoots.around(path)).read_content(path, what, MAX_BATCH_BYTES), suffix, what)
 
 
-def rows_of_text(text: str, suffix: str, what: str) -> list[Row]:
-    """The rows of what stands in a file of this ending, called `what` in errors.
+def rows_in(content: bytes, suffix: str, what: str) -> list[Row]:
+    """The rows of a file's content, which is of the kind that the suffix says.
 
-    Raises: InputError when it cannot be read as a whole, holds no rows or too many.
+    Raises: InputError beginning with `what` when it cannot be read as a whole.
     """
     try:
-        rows = list(islice(_READERS[suffix](text), MAX_ROWS + 1))
+        found = parquet_rows(content) if suffix == PARQUET else _READERS[suffix](text_of(content, what, in_rows=True))
+        rows = list(islice(found, MAX_ROWS + 1))
     except ValueError as error:
         raise InputError(f"{what}: unreadable: {error}") from None
     if not rows:
@@ -139,7 +142,7 @@ def rows_of_text(text: str, suffix: str, what: str) -> list[Row]:
 
 
 def read_batch(
-    path: Path,
+    path: Location,
     profile_of: ProfileOf,
     roots: InputRoots | None = None,
     placing: Placing = UNPLACED,
@@ -152,7 +155,7 @@ def read_batch(
     `make_batch`.
     """
     roots = roots or InputRoots.around(path)
-    rows, folder = read_rows(path, roots), resolved(path).parent
+    rows, folder = read_rows(path, roots), folder_of(path)
     return make_batch(rows, profile_of, folder=folder, roots=roots, placing=placing, spread=spread, derive=derive)
 
 
@@ -160,7 +163,7 @@ def make_batch(
     rows: Sequence[Row],
     profile_of: ProfileOf,
     *,
-    folder: Path,
+    folder: Location | None,
     roots: InputRoots | None = None,
     placing: Placing = UNPLACED,
     check: Callable[[Clip], None] | None = None,
@@ -169,12 +172,13 @@ def make_batch(
 ) -> Batch:
     """Clips of `rows`; equal prompt, images, seed and profile become one clip with several names.
 
-    Relative paths start at `folder`. Files are read from `roots` alone, by default from `folder`. `placing` says where
-    clips are brought; no two of them get one name there. A row is refused whole, also when `check` raises an error for
-    one of its clips. `spread` and `derive` are as in `RowReader`.
+    Relative paths start at `folder`; without one they are refused. Files are read from `roots` alone, by default from
+    `folder`. `placing` says where clips are brought; no two of them get one name there. A row is refused whole, also
+    when `check` raises an error for one of its clips. `spread` and `derive` are as in `RowReader`.
     Raises: InputError when the rows stand for more clips than a batch may have.
     """
-    reader = RowReader(profile_of, Place(folder, roots or InputRoots((folder,))), placing, spread, derive)
+    sources = Sources(folder, roots or InputRoots((folder,) if isinstance(folder, Path) else ()))
+    reader = RowReader(profile_of, sources, placing, spread, derive)
     bad_rows: list[BadRow] = []
     wishes: list[Wish] = []
     for row in rows:
@@ -195,7 +199,7 @@ def _refusing(row: Row, bad_rows: list[BadRow]) -> Iterator[None]:
     """Puts a row that is refused within to `bad_rows`."""
     try:
         yield
-    except InfrastructureError:
+    except (InfrastructureError, SourceError):
         raise
     except Magi2Error as error:
         bad_rows.append(BadRow(row.number, str(error), row.place))
@@ -256,6 +260,9 @@ def _merged(known: Clip, again: Clip) -> Clip:
     )
 
 
-_READERS: dict[str, Callable[[str], Iterator[Row]]] = dict(
-    zip(SUFFIXES, (json_rows, csv_rows, json_rows, csv_rows), strict=True)
-)
+_READERS: dict[str, Callable[[str], Iterator[Row]]] = {
+    ".jsonl": json_rows,
+    ".json": json_rows,
+    ".csv": csv_rows,
+    ".tsv": csv_rows,
+}

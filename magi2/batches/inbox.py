@@ -33,8 +33,9 @@ from magi2.batches.inbox_files import is_batch_name, why_not_taken
 from magi2.batches.rows import SUFFIXES
 from magi2.errors import ConfigError, InfrastructureError, InputError
 from magi2.files import disk_errors, partial_file, sync_folder, write_durably
-from magi2.inputs.files import InputRoots, UnreadableError
+from magi2.inputs.files import InputRoots
 from magi2.inputs.limits import MAX_BATCH_BYTES, MAX_YAML_CHARS
+from magi2.inputs.refusals import UnreadableError
 
 logger = logging.getLogger(__name__)
 

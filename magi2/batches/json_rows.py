@@ -82,7 +82,7 @@ class _Reader:
         if not self._ends_row():
             return self._fault(start, line, "text follows the value, or a comma is missing after it")
         try:
-            return _row_of(line, load_json(self.text[start:end])), True
+            return row_of(line, load_json(self.text[start:end])), True
         except RepeatedKeyError as error:
             return Row(line, {}, f"gives two values for {quoted(error.key)}"), True
         except json.JSONDecodeError as error:
@@ -144,7 +144,8 @@ def _may_be_cut(error: json.JSONDecodeError, size: int) -> bool:
     return error.pos > size - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
 
-def _row_of(line: int, value: object) -> Row:
+def row_of(line: int, value: object) -> Row:
+    """A parsed value as the row of a line."""
     if isinstance(value, str):
         return Row(line, {"prompt": value})
     if not isinstance(value, Mapping):

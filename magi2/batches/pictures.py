@@ -9,9 +9,10 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from magi2.batches.sources import Sources
 from magi2.config.profile import PreviewSettings
 from magi2.errors import ImageError
-from magi2.inputs.files import InputRoots, UnreadableError
+from magi2.inputs.objects import is_address
 from magi2.inputs.text import shown
 from magi2.media.colours import RGB
 from magi2.media.image import NOTES, TAKEN, Mode, Note, load_reference
@@ -35,11 +36,10 @@ class Wanted(NamedTuple):
 
 
 class References:
-    """The pictures of one batch. Relative paths start at `folder`; files are read from `roots` alone."""
+    """The pictures of one batch, which come from its `sources` alone."""
 
-    def __init__(self, folder: Path, roots: InputRoots) -> None:
-        self._folder = folder
-        self._roots = roots
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._known: dict[Hashable, object] = {}
 
     def image(self, figure: Figure, preview: PreviewSettings) -> FigureImage:
@@ -52,23 +52,16 @@ class References:
         path, digest, treatment = self._once((figure.source, wanted), lambda: self._look(figure.source, what, wanted))
         return FigureImage(figure.number, path, digest, treatment)
 
-    def _find(self, source: str, what: str) -> Path:
-        if _ADDRESS.match(source):
-            raise ImageError(
-                f"{what}: is an address, not a file", hint=f"save the picture as a file and name its path; {TAKEN}"
-            )
-        try:
-            return self._roots.find(self._folder / source)
-        except UnreadableError:
-            return self._folder / source  # reading it says why
-
     def _look(self, source: str, what: str, wanted: Wanted) -> tuple[Path, str, tuple[str, ...]]:
         """Where the picture is, the digest of its content, and what is done to that for it to look as viewers show it.
 
         The log says what is odd about it.
         """
-        path = self._find(source, what)
-        content = self._roots.read_picture(path, what, if_absent=self._if_absent(source))
+        if _ADDRESS.match(source) and not (is_address(source) and self._sources.has_buckets):
+            raise ImageError(
+                f"{what}: is an address, not a file", hint=f"save the picture as a file and name its path; {TAKEN}"
+            )
+        place, content = self._sources.picture(source, what)
         digest = hashlib.sha256(content).hexdigest()
         try:
             notes, treatment = self._once((digest, wanted), lambda: _decoded(content, wanted))
@@ -76,13 +69,7 @@ class References:
             raise ImageError(f"{what}: {error.args[0]}", hint=error.hint) from None
         for note in notes:
             logger.warning("%s %s: its clips are flagged", what, NOTES[note])
-        return path, digest, treatment
-
-    def _if_absent(self, source: str) -> str | None:
-        """What to look at first when nothing lies where `source` leads."""
-        if "\\" in source:
-            return "folders are parted by / here, not by \\"
-        return None if Path(source).is_absolute() else f"relative paths start at {shown(self._folder)}"
+        return self._sources.local_file(place, content, digest), digest, treatment
 
     def _once(self, key: Hashable, work: Callable[[], T]) -> T:
         """What `work` gives or raises, as it was when it was first asked for."""

@@ -15,6 +15,7 @@ from magi2.batches.pictures import References
 from magi2.batches.placing import UNPLACED, Placing, merged
 from magi2.batches.plan import with_local_images
 from magi2.batches.schema import ClipDocument, ReportedClips
+from magi2.batches.sources import Sources
 from magi2.config.load import override_profile
 from magi2.config.profile import Profile
 from magi2.delivery.names import OUT, without_collisions
@@ -50,7 +51,7 @@ def rerun_batch(
     document = load_batch(store, batch_id)
     changed = {digest: override_profile(document.profile(digest), overrides) for digest in document.profiles}
     moves = bool(placing.target or placing.name) or any(each.startswith(_PLACES) for each in overrides)
-    references, clips = References(scratch, InputRoots((scratch,))), []
+    references, clips = References(Sources(scratch, InputRoots((scratch,)))), []
     for clip in select_clips(store, batch_id, only):
         profile, local = changed[clip.profile_digest], with_local_images(clip, store, scratch)
         again = _under(profile, _with_treatments(local, profile, references), overrides)

@@ -6,17 +6,16 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from magi2.batches.pictures import References
 from magi2.batches.placing import UNPLACED, Placing
 from magi2.batches.rows import Row, row_values
+from magi2.batches.sources import Sources
 from magi2.batches.spread import NO_SPREAD, Spread, Take, Takes, check_variants, parse_matrix, parse_seeds
 from magi2.config.profile import Profile
 from magi2.config.row_settings import derived_profile, settings_of_rows
 from magi2.errors import InputError
-from magi2.inputs.files import InputRoots
 from magi2.inputs.limits import (
     MAX_IMAGES,
     MAX_NAME_CHARS,
@@ -41,18 +40,6 @@ Derive = Callable[[Profile, Mapping[str, Any]], Profile]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where relative paths of rows start, and where their files may lie."""
-
-    folder: Path
-    roots: InputRoots
-
-    def if_absent(self, source: str) -> str | None:
-        """What to look at first when nothing lies where `source` leads."""
-        return None if Path(source).is_absolute() else f"relative paths start at {shown(self.folder)}"
-
-
-@dataclass(frozen=True)
 class Wish:
     """A row that was read, but for its images."""
 
@@ -68,7 +55,7 @@ class RowReader:
     """Reads the rows of one batch. `spread` holds for rows that say nothing of it, `derive` applies their settings."""
 
     profile_of: ProfileOf
-    place: Place
+    sources: Sources
     placing: Placing = UNPLACED
     spread: Spread = NO_SPREAD
     derive: Derive = derived_profile
@@ -77,7 +64,7 @@ class RowReader:
 
     def __post_init__(self) -> None:
         self._resolved: dict[tuple[str | None, str], tuple[Profile, str]] = {}
-        self._references = References(self.place.folder, self.place.roots)
+        self._references = References(self.sources)
 
     def read(self, row: Row) -> Wish:
         """What a row asks for. Raises: what is wrong with it, InputError as a rule."""
@@ -87,7 +74,7 @@ class RowReader:
         values = row_values(row.values)
         settings = {key: settings_of_rows()[key].read(values.pop(key)) for key in settings_of_rows() & values.keys()}
         profile, digest = self._profile(_text(values, "profile"), settings)
-        return Wish(row, values, profile, digest, _takes(values, self.place, self.spread))
+        return Wish(row, values, profile, digest, _takes(values, self.sources, self.spread))
 
     def clips(self, wish: Wish) -> Iterator[Clip]:
         """The clips of a row, each with its name, tags and places. Raises: as `read`, naming the take of several."""
@@ -149,9 +136,9 @@ class RowReader:
         return tuple(self._references.image(figure, profile.preview) for figure in images)
 
 
-def _takes(values: Mapping[str, Any], place: Place, spread: Spread) -> Takes:
+def _takes(values: Mapping[str, Any], sources: Sources, spread: Spread) -> Takes:
     """What a row stands for; a batch's seeds are for rows without any."""
-    prompt = _prompt(values, place)
+    prompt = _prompt(values, sources)
     matrix = _truth("matrix", values["matrix"]) if "matrix" in values else spread.matrix
     if "seed" in values and "seeds" in values:
         raise InputError("gives both a seed and seeds", hint="leave one out")
@@ -183,12 +170,12 @@ def _expect(values: Mapping[str, Any], profile: Profile) -> Expect:
     return replace(profile.quality.expect, **said)  # type: ignore[arg-type]
 
 
-def _prompt(values: Mapping[str, Any], place: Place) -> str:
+def _prompt(values: Mapping[str, Any], sources: Sources) -> str:
     if file_name := _text(values, "prompt_file"):
         if "prompt" in values:
             raise InputError("gives both a prompt and a prompt_file", hint="leave one out")
-        path, what = place.folder / file_name, f"prompt_file {shown(file_name)}"
-        prompt = readable(place.roots.read_text(path, what, if_absent=place.if_absent(file_name)), what)
+        what = f"prompt_file {shown(file_name)}"
+        prompt = readable(sources.text(file_name, what), what)
     else:
         prompt = readable(_text(values, "prompt") or "", "the prompt")
     check_size("characters in its prompt", len(prompt), MAX_PROMPT_CHARS)

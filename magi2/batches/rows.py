@@ -11,7 +11,8 @@ from magi2.config.strict import nearest
 from magi2.errors import InputError
 from magi2.inputs.text import quoted
 
-SUFFIXES = (".jsonl", ".csv", ".json", ".tsv")
+PARQUET = ".parquet"
+SUFFIXES = (".jsonl", ".csv", ".json", ".tsv", PARQUET)
 """Endings of batch files, wherever they come from."""
 ROW_COLUMNS = (
     *("prompt", "prompt_file", "negative_prompt", "image", "seed", "seeds", "variants", "matrix"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from magi2.cli.console import AS_JSON, errors, print_json, results
@@ -11,7 +9,7 @@ from magi2.types import StageName
 
 
 def plan_command(
-    file: Path = typer.Argument(help="A batch file: .jsonl, .csv, .tsv or .json."),
+    file: str = typer.Argument(help="A batch file: .jsonl, .csv, .tsv, .json or .parquet, or its s3:// address."),
     profile: str = typer.Option("1080p", "--profile", help="Profile of rows that name none."),
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),
@@ -28,7 +26,7 @@ def plan_command(
     deployment = Deployment.from_environment()
     store = deployment.store_to_render(dry_run=True)
     plan = plan_location(
-        str(file),
+        file,
         settings=deployment.settings,
         store=store,
         profile=profile,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from magi2.batches.batch_file import make_batch, read_batch
-from magi2.batches.intake import closed_folders
+from magi2.batches.input_roots import user_roots
+from magi2.batches.intake import location_of
 from magi2.batches.placing import Placing
 from magi2.batches.rows import Row
 from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, errors, print_json, results, resumable
@@ -24,7 +25,8 @@ from magi2.config.strict import nearest
 from magi2.delivery.names import DELIVERED, OUT, companion
 from magi2.delivery.targets import Targets
 from magi2.errors import InputError, Magi2Error, in_one_line
-from magi2.inputs.files import InputRoots
+from magi2.inputs.files import folder_of
+from magi2.inputs.objects import location_in
 from magi2.prompts.figures import parse_image_argument
 from magi2.quality.defects import Judgement, judge
 from magi2.quality.measures import Measures
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
 
 MAX_NAME_SHOWN = 40
 PROMPT = typer.Option(None, "--prompt", "-p", help="One prompt.")
-PROMPTS = typer.Option(None, "--prompts", help="A batch file: .jsonl, .csv, .tsv or .json.")
+PROMPTS = typer.Option(
+    None, "--prompts", help="A batch file: .jsonl, .csv, .tsv, .json or .parquet, or its s3:// address."
+)
 IMAGE = typer.Option(None, "--image", "-i", help='First-frame image, or a map such as {"<Figure 1>": "a.png"}.')
 USUAL_PROFILE = "1080p"
 PROFILE = typer.Option(USUAL_PROFILE, "--profile", help="Profile of configs/profiles, or a path to a .yaml file.")
@@ -54,7 +58,7 @@ LAYOUT = typer.Option(
 
 def render_command(
     prompt: str | None = PROMPT,
-    prompts: Path | None = PROMPTS,
+    prompts: str | None = PROMPTS,
     image: str | None = IMAGE,
     profile: str = PROFILE,
     seed: int | None = SEED,
@@ -73,14 +77,15 @@ def render_command(
     if from_sidecar is not None:
         if (prompt, prompts, image, seed) != (None,) * 4 or profile != USUAL_PROFILE:
             raise InputError("--from-sidecar says all of the clip: give no prompt, image, profile or seed with it")
-        _render_again(Asked(None, from_sidecar, None, profile, None, overrides, out), images, layout, as_json=as_json)
+        sidecar = Asked(None, str(from_sidecar), None, profile, None, overrides, out)
+        _render_again(sidecar, images, layout, as_json=as_json)
         return
     if images is not None:
         raise InputError("--images goes with --from-sidecar", hint="the image of a prompt is given by --image")
     asked = Asked(prompt, prompts, image, profile, seed, overrides, out)
     clips, profiles = clips_of(asked)
     _require_targets(clips, asked)
-    named = {"name": prompts.stem, "source": str(prompts)} if prompts else {}
+    named = {"name": location_of(prompts).stem, "source": prompts} if prompts else {}
     from magi2.deployment import Deployment
 
     _tell(_render(clips, profiles, Deployment.from_environment(), asked.folder, layout, **named), as_json=as_json)
@@ -94,7 +99,7 @@ def _render_again(asked: Asked, images: Path | None, layout: str | None, *, as_j
     from magi2.stages.layouts import stage_layout
 
     assert asked.prompts is not None
-    file, deployment = asked.prompts, Deployment.from_environment()
+    file, deployment = Path(asked.prompts), Deployment.from_environment()
     sidecar, placing = read_sidecar(file), asked.placing(deployment.settings)
     with TemporaryDirectory(prefix="magi2-again-") as scratch:
         found = again(
@@ -180,7 +185,7 @@ def _tell(rendered: _Rendered, *, as_json: bool) -> None:
 def stage_command(
     name: str = typer.Argument(help="enhance, encode, preview, refine, decode, mux or deliver."),
     prompt: str | None = PROMPT,
-    prompts: Path | None = PROMPTS,
+    prompts: str | None = PROMPTS,
     image: str | None = IMAGE,
     profile: str = PROFILE,
     seed: int | None = SEED,
@@ -233,7 +238,7 @@ class Asked:
     """What a command was given."""
 
     prompt: str | None
-    prompts: Path | None
+    prompts: str | None
     image: str | None
     profile: str
     seed: int | None
@@ -247,7 +252,7 @@ class Asked:
 
     def placing(self, settings: Settings) -> Placing:
         """Where clips are brought: to a folder that was given, unless their rows say otherwise."""
-        batch = self.prompts.stem if self.prompts else "prompt"
+        batch = location_of(self.prompts).stem if self.prompts else "prompt"
         require = Targets.of(settings, out=self.folder).require
         return Placing(batch=batch, target=OUT if self.out else None, otherwise=OUT, require=require)
 
@@ -255,7 +260,7 @@ class Asked:
 def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     """The clips asked for, and their resolved profiles by digest. Raises InputError listing all bad rows."""
     settings = Settings.from_environment()
-    profile_of, closed = Profiles(settings.configs, asked.profile, asked.overrides), closed_folders(settings)
+    profile_of = Profiles(settings.configs, asked.profile, asked.overrides)
     profile_of(None)
     if (asked.prompt is None) == (asked.prompts is None):
         raise InputError("give either --prompt TEXT or --prompts FILE")
@@ -263,13 +268,14 @@ def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
     if asked.prompts is not None:
         if asked.image is not None or asked.seed is not None:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
-        roots = InputRoots.around(asked.prompts, closed=closed)
-        batch = read_batch(asked.prompts, profile_of, roots, placing, derive=profile_of.derive).require_good()
+        file = location_of(asked.prompts)
+        roots = user_roots(settings, folder_of(file))
+        batch = read_batch(file, profile_of, roots, placing, derive=profile_of.derive).require_good()
         profile_of.require_all_applied(batch.used_profiles.values())
         return batch.clips, batch.used_profiles
     row = Row(1, {"prompt": asked.prompt, "image": asked.image, "seed": asked.seed, "name": "prompt"})
-    images = (Path.cwd() / figure.source for figure in parse_image_argument(asked.image))
-    roots = InputRoots.around(*images, closed=closed)
+    images = (location_in(Path.cwd(), figure.source) for figure in parse_image_argument(asked.image))
+    roots = user_roots(settings, *map(folder_of, images))
     batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots, placing=placing)
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from magi2.config.input_roots import InputPrefix, parse_input_roots
 from magi2.config.installed import installed_folder
 from magi2.config.strict import nearest
 from magi2.errors import ConfigError
@@ -50,8 +51,9 @@ class Settings:
     """SQLAlchemy URL of the catalog's database; by default a SQLite file in a local store (MAGI2_CATALOG)."""
     inbox: Path | None = None
     """Folder where new batch files are dropped, each of which starts a run (MAGI2_INBOX)."""
-    input_roots: tuple[Path, ...] = ()
-    """Further folders from which runs in Airflow read batch files, prompts and images (MAGI2_INPUT_ROOTS)."""
+    input_roots: tuple[Path | InputPrefix, ...] = ()
+    """Further folders from which runs in Airflow read batch files, prompts and images, and prefixes of buckets, from
+    which commands read them too, see `magi2.config.input_roots` (MAGI2_INPUT_ROOTS)."""
     airflow_home: Path = field(default_factory=lambda: Path.home() / "airflow")
     """Airflow's own folder, from which no input is read (AIRFLOW_HOME)."""
     configs: Path = field(default_factory=lambda: installed_folder("configs"))
@@ -156,7 +158,7 @@ def _parse(variable: str, name: str, text: str) -> object:
     if name == "c2pa_command":
         return _argument_list(variable, text)
     if name == "input_roots":
-        return tuple(Path(folder).expanduser().absolute() for folder in text.split(os.pathsep) if folder)
+        return parse_input_roots(variable, text)
     if name == "watermarks":
         return tuple(entry.strip() for entry in text.split(",") if entry.strip())
     if name in ("deterministic", "preview_pictures"):

@@ -27,8 +27,9 @@ from magi2.delivery.sidecar import Sidecar
 from magi2.deployment import Deployment
 from magi2.errors import CorruptedArtifactError, InputError
 from magi2.files import disk_errors
-from magi2.inputs.files import InputRoots, UnreadableError
+from magi2.inputs.files import InputRoots
 from magi2.inputs.limits import MAX_NAME_CHARS, MAX_PICTURE_BYTES
+from magi2.inputs.refusals import UnreadableError
 from magi2.inputs.text import check_depth, is_name, quoted, shown
 from magi2.media.delivery import PLACEMENT
 from magi2.types import Clip, StageName

@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from magi2.artifacts.address import environment_credentials, s3_origin, s3_place, store_folder
+from magi2.artifacts.address import S3Place, environment_credentials, s3_origin, s3_place, store_folder
 from magi2.config.settings import Settings
 from magi2.config.strict import nearest
 from magi2.delivery.names import OUT
 from magi2.delivery.places import FolderPlace, Place, S3Prefix
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.text import NAME_PATTERN, is_name, load_json, quoted
+
+if TYPE_CHECKING:
+    from minio.credentials import Provider
 
 _TARGETS, _SECRETS = "MAGI2_DELIVERY_TARGETS", "MAGI2_DELIVERY_SECRETS"
 
@@ -94,7 +97,7 @@ class Targets:
     def of(cls, settings: Settings, *, out: Path | None = None, connections: Connections = no_connections) -> Self:
         """What the settings say. Raises ConfigError, in which no secret stands."""
         targets = _parse(_TARGETS, settings.delivery_targets, _TARGETS_TYPE)
-        secrets = _parse(_SECRETS, settings.delivery_secrets, _SECRETS_TYPE)
+        secrets = secrets_of(settings)
         for name, target in targets.items():
             _check(name, target, secrets)
         if out is not None:
@@ -133,21 +136,37 @@ class Targets:
     def _place(self, target: TargetSettings) -> Place:
         if target.folder is not None:
             return FolderPlace(target.folder)
-        place = s3_place(target.url)
-        secret = self._secret(target)
-        if secret is None:
-            return S3Prefix(place, environment_credentials())
-        from minio.credentials import StaticProvider
+        return S3Prefix(*s3_access(target, self._secrets, self._connections))
 
-        if secret.endpoint and "endpoint=" not in target.url:
-            place = replace(place, endpoint=s3_origin(target.url, secret.endpoint))
-        place = replace(place, region=place.region or secret.region)
-        return S3Prefix(place, StaticProvider(secret.access_key, secret.secret_key, secret.session_token))
 
-    def _secret(self, target: TargetSettings) -> Secret | None:
-        if target.connection is not None:
-            return self._connections(target.connection)
-        return None if target.secret is None else self._secrets[target.secret]
+def secrets_of(settings: Settings) -> dict[str, Secret]:
+    """The credentials that MAGI2_DELIVERY_SECRETS names. Raises ConfigError, in which none stands."""
+    return _parse(_SECRETS, settings.delivery_secrets, _SECRETS_TYPE)
+
+
+def s3_access(
+    target: TargetSettings, secrets: Mapping[str, Secret], connections: Connections
+) -> tuple[S3Place, Provider]:
+    """Where an address of a bucket leads, and who asks there. Raises ConfigError for what gives no credentials."""
+    from minio.credentials import StaticProvider
+
+    place = s3_place(target.url)
+    if target.connection is not None:
+        secret = connections(target.connection)
+    elif target.secret is not None:
+        secret = secrets[target.secret]
+    else:
+        return place, environment_credentials()
+    if secret.endpoint and "endpoint=" not in target.url:
+        place = replace(place, endpoint=s3_origin(target.url, secret.endpoint))
+    place = replace(place, region=place.region or secret.region)
+    return place, StaticProvider(secret.access_key, secret.secret_key, secret.session_token)
+
+
+def require_secret(place: str, target: TargetSettings, secrets: Mapping[str, Secret]) -> None:
+    """Raises ConfigError beginning with `place` when it names credentials that there are not."""
+    if target.secret is not None and target.secret not in secrets:
+        raise ConfigError(f"{place}: {_SECRETS} has no {quoted(target.secret)}", hint=_HINTS[_SECRETS])
 
 
 _TARGETS_TYPE: TypeAdapter[dict[str, TargetSettings]] = TypeAdapter(
@@ -183,8 +202,7 @@ def _check(name: str, target: TargetSettings, secrets: Mapping[str, Secret]) -> 
         s3_place(target.url)
     if target.secret is not None and target.connection is not None:
         raise ConfigError(f"{place}: has both a secret and a connection", hint="one of them says who writes there")
-    if target.secret is not None and target.secret not in secrets:
-        raise ConfigError(f"{place}: {_SECRETS} has no {quoted(target.secret)}", hint=_HINTS[_SECRETS])
+    require_secret(place, target, secrets)
 
 
 def _check_apart(name: str, target: TargetSettings, settings: Settings) -> None:

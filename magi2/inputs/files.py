@@ -2,25 +2,30 @@
 
 Paths in a batch are somebody else's words: they may lead through links and `..`, to another user's files, to secrets in
 /proc, to devices that never end. So a file is opened from listed folders only. It is opened once, and everything that
-is asked of it is asked of the open file, which nobody can exchange any more.
+is asked of it is asked of the open file, which nobody can exchange any more. Objects come from listed prefixes alone.
 """
 
 from __future__ import annotations
 
+import atexit
 import errno
 import hashlib
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from magi2.errors import ConfigError, ImageError, InfrastructureError, InputError
-from magi2.files import is_the_machines
+from magi2.files import disk_errors, is_the_machines, partial_file
 from magi2.inputs.encoding import SAVE_AS_UTF8, decode
 from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
+from magi2.inputs.objects import Location, ObjectAddress, ObjectPrefix, check_key
+from magi2.inputs.refusals import AbsentError, UnreadableError
 from magi2.inputs.text import shown
 
 SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
@@ -29,24 +34,19 @@ _SPECIAL_FILES = {errno.ENXIO, errno.ENODEV}
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO without a writer returns
 
 
-class UnreadableError(InputError):
-    """A file that is not read. The message is the reason alone, without the path and without a word of the file."""
-
-
-class AbsentError(UnreadableError):
-    """There is no such file in the folders."""
-
-
 @dataclass(frozen=True)
 class InputRoots:
     """Folders from which inputs are read, and `closed` folders, by what they are, from which they never are.
 
-    Relative folders start at the working folder, links are followed.
+    Relative folders start at the working folder, links are followed. `prefixes` are those of buckets, of which nothing
+    is closed. Pictures from there are kept in the folder `kept` until it goes, by default with this process.
     Raises: ConfigError when a folder is the root of the file system or the system's own.
     """
 
     folders: tuple[Path, ...]
     closed: Mapping[str, Path] = field(default_factory=dict)
+    prefixes: tuple[ObjectPrefix, ...] = ()
+    kept: Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folders", tuple(dict.fromkeys(map(resolved, self.folders))))
@@ -59,9 +59,9 @@ class InputRoots:
                 )
 
     @classmethod
-    def around(cls, *files: Path, closed: Mapping[str, Path] | None = None) -> InputRoots:
+    def around(cls, *files: Location) -> InputRoots:
         """The folders of files that the user of this machine names himself, after links are followed."""
-        return cls(tuple(resolved(file).parent for file in files), closed or {})
+        return cls(tuple(resolved(file).parent for file in files if isinstance(file, Path)))
 
     def require_apart(self) -> InputRoots:
         """These roots. Raises ConfigError when a root and a closed folder lie one in the other."""
@@ -74,37 +74,38 @@ class InputRoots:
                     )
         return self
 
-    def require_folder(self, folder: Path) -> None:
+    def require_folder(self, folder: Location) -> None:
         """Raises InputError when `folder` lies outside the roots."""
         try:
-            self._check_place(resolved(folder))
+            self._prefix_of(folder) if isinstance(folder, ObjectAddress) else self._check_place(resolved(folder))
         except UnreadableError as error:
             raise InputError(f"folder {shown(folder)}: {error}") from None
 
     def read_text(
         self,
-        path: Path,
+        path: Location,
         what: str,
         limit: int = MAX_TEXT_BYTES,
         *,
         if_absent: str | None = None,
         in_rows: bool = False,
     ) -> str:
-        """A text file as `decode` reads it; all line ends are `\\n`.
+        """A text file as `text_of` has it. Raises: as `read_content` and that do."""
+        return text_of(self.read_content(path, what, limit, if_absent=if_absent), what, in_rows=in_rows)
 
-        Raises: InputError beginning with `what` when it is not in the roots, no regular file, larger than `limit`, in
-        an encoding that cannot be told, or absent, which has the hint `if_absent`.
+    def read_content(self, path: Location, what: str, limit: int, *, if_absent: str | None = None) -> bytes:
+        """The bytes of a file.
+
+        Raises: InputError beginning with `what` when it is not in the roots, no regular file, larger than `limit` or
+        absent, which has the hint `if_absent`; what `read` does when disk or server fail.
         """
         try:
-            text = decode(self.read(path, limit), in_rows=in_rows)
+            return self.read(path, limit)
         except UnreadableError as error:
             hint = if_absent if isinstance(error, AbsentError) else None
             raise InputError(f"{what}: unreadable: {error}", hint=hint) from None
-        except ValueError as error:
-            raise InputError(f"{what}: unreadable: {error}", hint=SAVE_AS_UTF8) from None
-        return text.replace("\r\n", "\n").replace("\r", "\n")
 
-    def read_picture(self, path: Path, what: str, *, if_absent: str | None = None) -> bytes:
+    def read_picture(self, path: Location, what: str, *, if_absent: str | None = None) -> bytes:
         """The content of a picture file, of at most `MAX_PICTURE_BYTES`.
 
         Raises ImageError beginning with `what`; when it is absent with the hint `if_absent`.
@@ -115,6 +116,20 @@ class InputRoots:
             raise ImageError(f"{what}: no such image", hint=if_absent) from None
         except UnreadableError as error:
             raise ImageError(f"{what}: not a readable image: {error}") from None
+
+    def local_file(self, path: Location, content: bytes, sha256: str) -> Path:
+        """Where a picture of this content lies on this host: where it was found, or a copy of an object.
+
+        Raises: InfrastructureError when the disk fails.
+        """
+        if isinstance(path, Path):
+            return self.find(path)
+        target = (self.kept or _process_folder()) / f"{sha256}{path.suffix}"
+        with disk_errors(target):
+            if not target.exists():
+                with partial_file(target) as partial:
+                    partial.write_bytes(content)
+        return target
 
     def find(self, path: Path) -> Path:
         """The path, or where it leads if its letters with accents are composed as those of the file's name are.
@@ -130,12 +145,18 @@ class InputRoots:
             found = found / part if os.path.lexists(found / part) else _alike(found, part)
         return found if os.path.lexists(found) else path
 
-    def read(self, path: Path, limit: int) -> bytes:
-        """The content of a regular file of at most `limit` bytes that lies in the roots after links are followed.
+    def read(self, path: Location, limit: int) -> bytes:
+        """The content of an object, or of a regular file, of at most `limit` bytes that lies in the roots after links
+        are followed.
 
         Raises: UnreadableError with the reason; what lies outside is refused alike whether it is there or not.
-        InfrastructureError when the disk or its server fails, which is nobody's file.
+        InfrastructureError when the disk or its server fails, SourceError when it refuses the deployment: those are
+        nobody's file.
         """
+        if isinstance(path, ObjectAddress):
+            prefix = self._prefix_of(path)
+            check_key(path.key)
+            return prefix.read(path.key, limit)
         place = resolved(self.find(path))
         self._check_place(place)
         with _opened(place) as handle:
@@ -147,14 +168,36 @@ class InputRoots:
             raise UnreadableError(f"has more than {limit} bytes")
         return content
 
+    def _prefix_of(self, address: ObjectAddress) -> ObjectPrefix:
+        """The longest of the prefixes that an address lies below."""
+        if not self.prefixes:
+            raise UnreadableError(
+                "is not a file of this host", hint="MAGI2_INPUT_ROOTS names no prefix s3://bucket/prefix/"
+            )
+        found = [prefix for prefix in self.prefixes if prefix.holds(address)]
+        if not found:
+            raise self._outside()
+        return max(found, key=lambda prefix: len(prefix.prefix))
+
+    def _outside(self) -> UnreadableError:
+        listed = ", ".join(map(shown, (*self.folders, *self.prefixes))) or "none"
+        return UnreadableError("lies outside the folders for inputs", hint=f"these are {listed}")
+
     def _check_place(self, place: Path) -> None:
         if not any(place.is_relative_to(folder) for folder in self.folders):
-            raise UnreadableError(
-                "lies outside the folders for inputs", hint=f"these are {_listed(self.folders) or 'none'}"
-            )
+            raise self._outside()
         for what, closed in self.closed.items():
             if place.is_relative_to(closed):
                 raise UnreadableError(f"lies in {what}, from which no input is read")
+
+
+def text_of(content: bytes, what: str, *, in_rows: bool = False) -> str:
+    """The text of a file as `decode` reads it; all line ends are `\\n`. Raises InputError beginning with `what`."""
+    try:
+        text = decode(content, in_rows=in_rows)
+    except ValueError as error:
+        raise InputError(f"{what}: unreadable: {error}", hint=SAVE_AS_UTF8) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_unchanged(path: Path, sha256: str) -> bytes:
@@ -166,6 +209,11 @@ def read_unchanged(path: Path, sha256: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ImageError(f"{shown(path)}: changed since the batch was read")
     return content
+
+
+def folder_of(file: Location) -> Location:
+    """The folder of a file, after links are followed; that of an object is where its key says."""
+    return resolved(file).parent if isinstance(file, Path) else file.parent
 
 
 def resolved(path: Path) -> Path:
@@ -213,5 +261,9 @@ def _check_kind(state: os.stat_result, limit: int) -> None:
         raise UnreadableError(f"has {state.st_size} bytes, at most {limit}")
 
 
-def _listed(folders: Iterable[Path]) -> str:
-    return ", ".join(shown(folder) for folder in folders)
+@cache
+def _process_folder() -> Path:
+    """A folder that goes with this process."""
+    folder = TemporaryDirectory(prefix="magi2-inputs-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

@@ -4,6 +4,10 @@ MAX_TEXT_BYTES = 2**20
 """A prompt, a negative prompt, a profile or an architecture in a file of its own."""
 MAX_PICTURE_BYTES = 64 * 2**20
 MAX_BATCH_BYTES = 64 * 2**20
+MAX_INLINE_BYTES = 2**20
+"""Rows that come with a request in place of a file."""
+MAX_KEY_BYTES = 1024
+"""Of an object in a bucket, as S3 has it."""
 MAX_SIDECAR_BYTES = 4 * 2**20
 """Prompt, caption and negative prompt, the images of 32 figures by digest, and some kilobytes of settings."""
 MAX_ROWS = 100_000

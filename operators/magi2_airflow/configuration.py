@@ -12,7 +12,7 @@ OPTIONS = {
     "store": "A folder, or s3://bucket/prefix?endpoint=http://host:port",
     "catalog": "SQLAlchemy URL of the catalog's database",
     "inbox": "Folder whose new batch files start runs",
-    "input_roots": "Further folders, separated by a colon, from which runs read inputs",
+    "input_roots": "Further folders and prefixes of buckets, separated by a colon, from which runs read inputs",
     "configs": "Folder of profiles and architectures in place of the installed ones",
     "layout": "Ranks of preview and refiner, as in sp8.cfg1.ep4",
     "content_producer": "Whom delivered files name as the producer of their content",

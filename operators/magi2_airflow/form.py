@@ -9,7 +9,7 @@ from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import experimental_names, profile_names
 from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
-from magi2.inputs.limits import MAX_OVERRIDE_CHARS, MAX_OVERRIDES
+from magi2.inputs.limits import MAX_INLINE_BYTES, MAX_NAME_CHARS, MAX_OVERRIDE_CHARS, MAX_OVERRIDES, MAX_ROWS
 from magi2.inputs.text import NAME_PATTERN
 from magi2.types import StageName
 
@@ -30,8 +30,24 @@ RENDER_PARAMS = {
         None,
         type=["string", "null"],
         title="Batch file",
-        description_md="Path or `file://` address of a `.jsonl`, `.csv`, `.tsv` or `.json` file of prompts, in the "
-        "inbox or another of the deployment's input folders",
+        description_md="Path, `file://` or `s3://` address of a `.jsonl`, `.csv`, `.tsv`, `.json` or `.parquet` file "
+        "of prompts, in the inbox or another of the deployment's input folders",
+    ),
+    "rows": Param(
+        None,
+        type=["string", "array", "null"],
+        format="multiline",
+        maxLength=MAX_INLINE_BYTES,
+        maxItems=MAX_ROWS,
+        title="Rows",
+        description_md='In place of a file: CSV with a header, or JSON a line, such as `{"prompt": "A quiet harbor."}`',
+    ),
+    "name": Param(
+        None,
+        type=["string", "null"],
+        maxLength=MAX_NAME_CHARS,
+        title="Name",
+        description="What the batch is called; empty: as its file",
     ),
     "profile": Param(
         default_profile(),

@@ -30,7 +30,7 @@ class InboxOperator(Magi2Operator):
 
     def work(self, context: Context) -> dict[str, int]:
         from magi2.batches.inbox import Claim, Inbox
-        from magi2.batches.intake import deployment_roots
+        from magi2.batches.input_roots import deployment_roots
         from magi2.batches.refused import RefusedBatch
         from magi2.deployment import Deployment
         from magi2.errors import InputError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,8 +30,10 @@ class PlanOperator(Magi2Operator):
 
     Returns the shards' numbers, to be mapped over; `batch_id` is an XCom of its own.
 
-    :param batch: path or file:// address of a .jsonl, .csv, .tsv or .json file in MAGI2_INBOX or MAGI2_INPUT_ROOTS; or
-        give `rerun_of`.
+    :param batch: path, file:// or s3:// address of a .jsonl, .csv, .tsv, .json or .parquet file in MAGI2_INBOX or
+        MAGI2_INPUT_ROOTS; or give `rows` or `rerun_of`.
+    :param rows: rows in place of a file: CSV with a header, JSON a line, a JSON array, or a list of rows.
+    :param name: what the batch is called, by default as its file.
     :param profile: name of the one for rows that name none.
     :param failure_limit: clips that may fail before the run does.
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
@@ -48,6 +50,8 @@ class PlanOperator(Magi2Operator):
 
     template_fields = (
         "batch",
+        "rows",
+        "name",
         "profile",
         "failure_limit",
         "on_bad_rows",
@@ -69,6 +73,8 @@ class PlanOperator(Magi2Operator):
         self,
         *,
         batch: str | None = None,
+        rows: str | Sequence[Mapping[str, Any]] | None = None,
+        name: str | None = None,
         profile: str = "1080p",
         failure_limit: int = 0,
         on_bad_rows: str = "refuse",
@@ -85,6 +91,8 @@ class PlanOperator(Magi2Operator):
     ) -> None:
         super().__init__(**kwargs)
         self.batch = batch
+        self.rows = rows
+        self.name = name
         self.profile = profile
         self.failure_limit = failure_limit
         self.on_bad_rows = on_bad_rows
@@ -136,11 +144,14 @@ class PlanOperator(Magi2Operator):
         return [shard.number for shard in plan.shards]
 
     def _plan(self, deployment: Deployment, context: Context, scratch: Path) -> BatchPlan:
-        from magi2.batches.intake import deployment_roots, plan_location, plan_rerun
+        from magi2.batches.inline_rows import InlineRows
+        from magi2.batches.input_roots import deployment_roots
+        from magi2.batches.intake import plan_location, plan_rerun
         from magi2.batches.plan import BatchOptions
+        from magi2_airflow.connections import target_secret
 
-        if bool(self.batch) == bool(self.rerun_of):
-            raise InputError("give either a batch file or the id of a batch to run again")
+        if sum(map(bool, (self.batch, self.rows, self.rerun_of))) != 1:
+            raise InputError("give either a batch file, or rows, or the id of a batch to run again")
         options = BatchOptions(
             int(self.failure_limit),
             self.on_bad_rows,  # type: ignore[arg-type]  # checked there
@@ -160,10 +171,11 @@ class PlanOperator(Magi2Operator):
         if self.rerun_of:
             return plan_rerun(str(self.rerun_of), only=tuple(self.only or ()), scratch=scratch, **shared)
         return plan_location(
-            str(self.batch),
+            InlineRows.of(self.rows) if self.rows else str(self.batch),
             profile=str(self.profile),
             images=self.images or None,
-            roots=deployment_roots(deployment.settings),
+            name=self.name or None,
+            roots=deployment_roots(deployment.settings, connections=target_secret, kept=scratch),
             **shared,
         )
 
@@ -174,12 +186,14 @@ class PlanOperator(Magi2Operator):
 
     @property
     def _source(self) -> str:
-        return str(self.batch or f"batch {self.rerun_of}")
+        from magi2.batches.inline_rows import INLINE_SOURCE
+
+        return INLINE_SOURCE if self.rows else str(self.batch or f"batch {self.rerun_of}")
 
     @property
     def _name(self) -> str:
         """What the batch is called where it was refused before it had a name."""
-        return Path(self._source.rpartition("/")[2]).stem[:_MAX_NAME] or "batch"
+        return (self.name or Path(self._source.rpartition("/")[2]).stem)[:_MAX_NAME] or "batch"
 
 
 def _require_targets(deployment: Deployment, plan: BatchPlan) -> None:

@@ -148,7 +148,7 @@ TABLE = [
         "artifacts checkpoints.fit checkpoints.layout checkpoints.whole config delivery.credentials delivery.names "
         "delivery.targets errors files inputs media.colours media.delivery media.image models.text_encoder.tokenizer "
         "parallel.layout prompts recipes sampling.schedule stages.layouts stages.snapshots types",
-        "pydantic",
+        "pyarrow pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),
     # The stages, and the checkpoints that they load.
@@ -200,7 +200,7 @@ TABLE = [
     ),
     Row("magi2.checkpoints.layout", "artifacts checkpoints.headers errors files"),
     Row("magi2.checkpoints.headers"),
-    Row("magi2.artifacts", "errors files types", "magi2 minio safetensors torch urllib3"),
+    Row("magi2.artifacts", "errors files inputs types", "magi2 minio safetensors torch urllib3"),
     # What the stages compute with. Neither stores nor plans are known here, nor one of these to another but models,
     # which are spread over ranks and take kernels.
     Row("magi2.prompts", "errors inputs media.colours", "PIL json_repair openai pydantic"),

@@ -13,8 +13,9 @@ import pytest
 
 from magi2.errors import ConfigError, ImageError, InfrastructureError, InputError
 from magi2.inputs import files
-from magi2.inputs.files import InputRoots, UnreadableError, read_unchanged
+from magi2.inputs.files import InputRoots, read_unchanged
 from magi2.inputs.limits import MAX_PICTURE_BYTES, MAX_TEXT_BYTES
+from magi2.inputs.refusals import UnreadableError
 
 SECRET = "hunter2-of-the-worker"
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from magi2.batches.documents import batch_name, load_batch, shard_name, write_document
 from magi2.batches.inbox import Inbox
-from magi2.batches.intake import deployment_roots
+from magi2.batches.input_roots import deployment_roots
 from magi2.batches.plan import load_shard
 from magi2.batches.schema import ClipDocument, ShardDocument
 from magi2.config.load import load_profile

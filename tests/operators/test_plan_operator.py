@@ -82,8 +82,35 @@ def test_file_that_is_refused_as_a_whole_is_in_the_catalog(deployment: Deploymen
 def test_file_address_is_understood_and_another_is_refused(deployment: Deployment, task: Task) -> None:
     path = deployment.batch(KITE, name="my night.jsonl")
     assert plan(task, batch=path.as_uri()) == [0]
-    with pytest.raises(InputError, match="not a file of this host"):
-        plan(task, batch="s3://bucket/night.jsonl")
+    for elsewhere in ("s3://bucket/night.jsonl", "http://bucket/night.jsonl"):
+        with pytest.raises(InputError, match="not a file of this host"):
+            plan(task, batch=elsewhere)
+
+
+@pytest.mark.parametrize("rows", [[KITE, {"prompt": "a boat"}], "prompt,seed\na kite,1\na boat,2"])
+def test_rows_of_the_request_are_a_batch_that_needs_no_file_to_be_run_again(
+    rows: Any, deployment: Deployment, task: Task
+) -> None:
+    assert plan(task, rows=rows, name="evening") == [0]
+    first = task.xcom["batch_id"]
+    plan(task, batch=None, rerun_of=first)
+    batches = [deployment.document(f"batches/{each}/batch.json") for each in (first, task.xcom["batch_id"])]
+    assert [(batch["name"], batch["clips"]) for batch in batches] == [("evening", 2)] * 2
+
+
+def test_refused_rows_of_the_request_are_in_the_catalog_under_their_name(deployment: Deployment, task: Task) -> None:
+    with pytest.raises(InputError, match="line 2"):
+        plan(task, rows="prompt,seed\na kite,many", name="evening")
+    (batch,) = deployment.catalog().batches.search().rows
+    assert batch.name == "evening" and list(deployment.catalog().batches.refused_rows(batch.batch_id)) == [2]
+
+
+@pytest.mark.parametrize("rows", ["", []])
+def test_rows_and_a_file_exclude_each_other(rows: Any, deployment: Deployment, task: Task) -> None:
+    path = str(deployment.batch(KITE))
+    for given in ({"batch": path, "rows": [KITE]}, {"rows": [KITE], "rerun_of": "0" * 16}, {"rows": rows}):
+        with pytest.raises(InputError, match="give either a batch file, or rows"):
+            plan(task, **given)
 
 
 def test_overrides_change_every_profile(deployment: Deployment, task: Task) -> None:
