@@ -23,7 +23,7 @@ from magi2.catalog.records import (
 )
 from magi2.catalog.statements import chunks, clips_by_state, total, upsert
 from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_BATCH, UNFINISHED_CLIP, StateError
-from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, StageRunRow
+from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, ShardRunsRow, StageRunRow
 
 
 class Batches:
@@ -141,8 +141,8 @@ def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
 
 def accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:
     """What each of these batches took so far."""
-    query = select(StageRunRow.batch_id, total(StageRunRow.accelerator_seconds)).group_by(StageRunRow.batch_id)
-    rows = connection.execute(query.where(StageRunRow.batch_id.in_(batch_ids)))
+    query = select(ShardRunsRow.batch_id, total(ShardRunsRow.accelerator_seconds)).group_by(ShardRunsRow.batch_id)
+    rows = connection.execute(query.where(ShardRunsRow.batch_id.in_(batch_ids)))
     return dict.fromkeys(batch_ids, 0.0) | {batch_id: seconds for batch_id, seconds in rows}
 
 

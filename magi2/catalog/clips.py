@@ -207,7 +207,7 @@ def batch_clip_row(batch_id: str, clip_id: str, planned: PlannedClip) -> dict[st
         "expect": asdict(planned.clip.expect),
         "defects": None,
         "judged_by": None,
-        "first_name": next(iter(planned.clip.names), None),
+        "first_name": next(iter(planned.clip.names), ""),
     }
 
 

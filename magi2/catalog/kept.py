@@ -195,6 +195,7 @@ def alike_clips(place: Place) -> Select[Any]:
             BatchClipRow.batch_id,
             BatchClipRow.shard,
             ClipRow.profile_digest,
+            ClipRow.profile_name,
             BatchClipRow.state,
             BatchClipRow.failed_stage,
             has_target().label("has_target"),

@@ -11,13 +11,21 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select, text
+from sqlalchemy.orm import InstrumentedAttribute
 
 from magi2.catalog.clips import ClipQuery, clip_conditions
 from magi2.catalog.engine import Database
-from magi2.catalog.quality import ANY_FLAG, UNMEASURED, has_flag
+from magi2.catalog.quality import ANY_FLAG, UNMEASURED
 from magi2.catalog.records import ClipState, Page, RunState
-from magi2.catalog.statements import total
-from magi2.catalog.tables import ArtifactRow, BatchClipRow, ClipRow, ShardPositionRow, StageRunRow
+from magi2.catalog.tables import (
+    ArtifactRow,
+    BatchClipRow,
+    ClipRow,
+    ShardClipsRow,
+    ShardPositionRow,
+    StageRunRow,
+    is_flagged,
+)
 from magi2.types import StageName
 
 PROMPT_CHARACTERS = 300
@@ -130,17 +138,9 @@ class Pages:
     ) -> Page[ListedClip]:
         """Clips that meet the query, in an order that is the same on every page. It names a batch."""
         ids = _sorted(_found(query), sort, descending).offset(offset).limit(limit)
-        # Counted in the same scan, which reads every prompt when a text is looked for.
-        counted = ids.add_columns(func.count().over())
-        count = select(func.count()).select_from(_found(query).subquery())
-
-        def work(connection: Connection) -> Page[ListedClip]:
-            rows = connection.execute(counted).all()
-            pairs = [(batch_id, clip_id) for batch_id, clip_id, _ in rows]
-            total = rows[0][2] if rows else connection.scalar(count) or 0
-            return Page(_listed(connection, pairs), total)
-
-        return self._database.read(work)
+        if _is_kept(query):
+            return self._database.read(_page, ids, _kept_count(query))
+        return self._database.read(_counted_page, ids, select(func.count()).select_from(_found(query).subquery()))
 
     def neighbours(
         self, query: ClipQuery, clip_id: str, *, sort: PageSort = PageSort.UPDATED, descending: bool = True
@@ -192,46 +192,60 @@ def _found(query: ClipQuery) -> Select[str, str]:
     return found.where(*clip_conditions(query))
 
 
+def _is_kept(query: ClipQuery) -> bool:
+    """Whether the catalog keeps how many clips meet the query."""
+    return (query.tag, query.text, query.reason, query.flag) == (None,) * 4
+
+
+def _kept_count(query: ClipQuery) -> Select[int]:
+    columns = (
+        (ShardClipsRow.batch_id, query.batch_id),
+        (ShardClipsRow.state, query.state),
+        (ShardClipsRow.shard, query.shard),
+        (ShardClipsRow.failed_stage, query.failed_stage),
+        (ShardClipsRow.profile_name, query.profile),
+    )
+    return select(func.sum(ShardClipsRow.clips)).where(*(c == value for c, value in columns if value is not None))
+
+
+def _page(connection: Connection, ids: Select[str, str], count: Select[int]) -> Page[ListedClip]:
+    pairs = [(batch_id, clip_id) for batch_id, clip_id in connection.execute(ids)]
+    return Page(_listed(connection, pairs), connection.scalar(count) or 0)
+
+
+def _counted_page(connection: Connection, ids: Select[str, str], count: Select[int]) -> Page[ListedClip]:
+    """A page of clips that are counted in the same scan, which reads every prompt when a text is looked for."""
+    rows = connection.execute(ids.add_columns(func.count().over())).all()
+    total = rows[0][2] if rows else connection.scalar(count) or 0
+    return Page(_listed(connection, [(row.batch_id, row.clip_id) for row in rows]), total)
+
+
 def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select[str, str]:
     return found.order_by(*_order(sort, descending))
 
 
 def _order(sort: PageSort, descending: bool) -> tuple[ColumnElement[Any], ...]:
-    column: ColumnElement[Any]
-    if sort in (PageSort.SECONDS, PageSort.COST):
-        taken = StageRunRow.seconds if sort is PageSort.SECONDS else StageRunRow.accelerator_seconds
-        attempts = StageRunRow.batch_id == BatchClipRow.batch_id, StageRunRow.clip_id == BatchClipRow.clip_id
-        column = select(total(taken)).where(*attempts).scalar_subquery()
-    elif sort is PageSort.NAME:
-        column = func.coalesce(BatchClipRow.names[0].as_string(), "")
-    elif sort is PageSort.STATE:
-        column = case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state)
-    else:
-        column = BatchClipRow.updated_at.expression
+    columns: dict[PageSort, ColumnElement[Any]] = {
+        PageSort.NAME: BatchClipRow.first_name.expression,
+        PageSort.STATE: case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state),
+        PageSort.SECONDS: BatchClipRow.seconds.expression,
+        PageSort.COST: BatchClipRow.accelerator_seconds.expression,
+        PageSort.UPDATED: BatchClipRow.updated_at.expression,
+    }
+    column = columns[sort]
     return column.desc() if descending else column.asc(), BatchClipRow.clip_id.expression
 
 
 def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
-    """The clips at these places, in this order, in four statements whatever their number, one more while some run."""
+    """The clips at these places, in this order, in three statements whatever their number, one more while some run."""
     batch_ids, clip_ids = ({pair[index] for pair in pairs} for index in (0, 1))
     if not pairs:
         return []
     rows = connection.execute(_rows().where(BatchClipRow.batch_id.in_(batch_ids), BatchClipRow.clip_id.in_(clip_ids)))
     clips = {(row.batch_id, row.clip_id): _clip(row) for row in rows}
     these = StageRunRow.batch_id.in_(batch_ids), StageRunRow.clip_id.in_(clip_ids)
-    sums = (
-        select(
-            StageRunRow.batch_id,
-            StageRunRow.clip_id,
-            total(StageRunRow.seconds).label("seconds"),
-            total(StageRunRow.accelerator_seconds).label("accelerator_seconds"),
-        )
-        .where(*these)
-        .group_by(StageRunRow.batch_id, StageRunRow.clip_id)
-    )
-    seconds = {(row.batch_id, row.clip_id): row for row in connection.execute(sums)}
     flagged = select(StageRunRow.batch_id, StageRunRow.clip_id, StageRunRow.flags).where(
-        *these, StageRunRow.state.in_((RunState.MADE, RunState.REUSED)), cast(StageRunRow.flags, Text) != "[]"
+        *these, StageRunRow.state.in_((RunState.MADE, RunState.REUSED)), is_flagged("stage_runs.flags")
     )
     flags: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in connection.execute(flagged):
@@ -244,8 +258,6 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
             work=work.get(pair),
             shares_name=(pair[0], *clips[pair].names[:1]) in shared,
             flags=tuple(dict.fromkeys([*clips[pair].flags, *flags[pair]])),
-            seconds=seconds[pair].seconds if pair in seconds else 0.0,
-            accelerator_seconds=seconds[pair].accelerator_seconds if pair in seconds else 0.0,
         )
         for pair in pairs
     ]
@@ -253,7 +265,7 @@ def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[Li
 
 def _shared_names(connection: Connection, batch_ids: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
     """Those of these first names, each with its batch, that more than one clip there has."""
-    name = BatchClipRow.names[0].as_string()
+    name = BatchClipRow.first_name.expression
     query = (
         select(BatchClipRow.batch_id, name)
         .where(BatchClipRow.batch_id.in_(batch_ids), name.in_(names))
@@ -323,12 +335,14 @@ def _clip(row: Row[Any]) -> ListedClip:
         updated_at=row.updated_at,
         flags=(*(row.artifact_flags or ()), *(row.defects or ())),
         is_measured=bool(row.is_measured),
+        seconds=row.seconds,
+        accelerator_seconds=row.accelerator_seconds,
     )
 
 
 def _others(connection: Connection, batch_id: str, clip_id: str) -> list[ListedClip]:
-    prompt = select(ClipRow.prompt).where(ClipRow.clip_id == clip_id).scalar_subquery()
-    alike = select(ClipRow.clip_id, ClipRow.figures).where(ClipRow.prompt == prompt).order_by(ClipRow.clip_id)
+    digest = select(ClipRow.prompt_digest).where(ClipRow.clip_id == clip_id).scalar_subquery()
+    alike = select(ClipRow.clip_id, ClipRow.figures).where(ClipRow.prompt_digest == digest).order_by(ClipRow.clip_id)
     images = {row.clip_id: _images(row.figures) for row in connection.execute(alike.limit(OTHERS))}
     clip_ids = [each for each, found in images.items() if each != clip_id and found == images.get(clip_id)]
     places = (
@@ -352,24 +366,22 @@ def _images(figures: Iterable[Mapping[str, Any]]) -> list[tuple[int, str]]:
 
 def _facets(connection: Connection, batch_id: str) -> Facets:
     ours = BatchClipRow.batch_id == batch_id
-    states = select(BatchClipRow.state, func.count()).where(ours).group_by(BatchClipRow.state)
-    profiles = (
-        select(ClipRow.profile_name, func.count())
-        .join(BatchClipRow, BatchClipRow.clip_id == ClipRow.clip_id)
-        .where(ours)
-        .group_by(ClipRow.profile_name)
-    )
     lists = cast(BatchClipRow.tags, Text)
     tags: Counter[str] = Counter()
     for members, count in connection.execute(select(lists, func.count()).where(ours).group_by(lists)):
         for tag in set(json.loads(members)):
             tags[tag] += count
     return Facets(
-        states={state: count for state, count in connection.execute(states)},
-        profiles={name: count for name, count in connection.execute(profiles)},
+        states=_kept_by(connection, ShardClipsRow.state, batch_id),
+        profiles=_kept_by(connection, ShardClipsRow.profile_name, batch_id),
         tags=dict(tags.most_common(TAGS)),
         flags=_flags(connection, batch_id),
     )
+
+
+def _kept_by(connection: Connection, column: InstrumentedAttribute[str], batch_id: str) -> dict[str, int]:
+    query = select(column, func.sum(ShardClipsRow.clips)).where(ShardClipsRow.batch_id == batch_id).group_by(column)
+    return {value: count for value, count in connection.execute(query)}
 
 
 def _flags(connection: Connection, batch_id: str) -> dict[str, int]:
@@ -380,19 +392,20 @@ def _flags(connection: Connection, batch_id: str) -> dict[str, int]:
         ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key
     )
     told = (
-        select(BatchClipRow.clip_id, BatchClipRow.defects).where(ours, cast(BatchClipRow.defects, Text) != "[]"),
-        delivered.where(ours, cast(ArtifactRow.flags, Text) != "[]"),
+        select(BatchClipRow.clip_id, BatchClipRow.defects).where(ours, is_flagged("batch_clips.defects")),
+        delivered.where(ours, is_flagged("artifacts.flags")),
         select(StageRunRow.clip_id, StageRunRow.flags).where(
             StageRunRow.batch_id == batch_id,
             StageRunRow.state.in_((RunState.MADE, RunState.REUSED)),
-            cast(StageRunRow.flags, Text) != "[]",
+            is_flagged("stage_runs.flags"),
         ),
     )
     for query in told:
         for clip_id, flags in connection.execute(query):
             for flag in flags:
                 clips[flag].add(clip_id)
-    unmeasured = connection.scalar(select(func.count()).select_from(BatchClipRow).where(ours, has_flag(UNMEASURED)))
+    kept = ShardClipsRow.batch_id == batch_id, ShardClipsRow.state == ClipState.DONE, ShardClipsRow.defects == ""
+    unmeasured = connection.scalar(select(func.sum(ShardClipsRow.clips)).where(*kept))
     counts = {flag: len(members) for flag, members in sorted(clips.items(), key=lambda item: -len(item[1]))}
     everything = {ANY_FLAG: len(set().union(*clips.values()))} if clips else {}
     return everything | counts | ({UNMEASURED: unmeasured} if unmeasured else {})

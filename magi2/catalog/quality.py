@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Text, bindparam, cast, exists,
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ClipState, RunState
 from magi2.catalog.statements import CHUNK
-from magi2.catalog.tables import ArtifactRow, BatchClipRow, StageRunRow, json_fragment
+from magi2.catalog.tables import ArtifactRow, BatchClipRow, StageRunRow, TotalClipsRow, json_fragment
 from magi2.quality.defects import DEFECTS, Judgement, judge
 from magi2.quality.measures import Measures
 from magi2.quality.thresholds import Thresholds
@@ -69,17 +69,19 @@ class Quality:
         return self._database.read(_totals, recent_since)
 
     def _pending(self, connection: Connection, batch_id: str | None, limit: int) -> list[Any]:
+        judged_by = BatchClipRow.judged_by
         query = (
             select(BatchClipRow.batch_id, BatchClipRow.clip_id, BatchClipRow.expect, ArtifactRow.measures)
             .join(ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key)
             .where(
                 BatchClipRow.state == ClipState.DONE,
-                or_(BatchClipRow.judged_by.is_(None), BatchClipRow.judged_by != self._name),
+                # Both sides of the name, which an index finds.
+                or_(judged_by.is_(None), judged_by < self._name, judged_by > self._name),
                 *((BatchClipRow.batch_id == batch_id,) if batch_id else ()),
             )
-            .order_by(BatchClipRow.batch_id, BatchClipRow.clip_id)
+            .limit(limit)
         )
-        return list(connection.execute(query.limit(limit)))
+        return sorted(connection.execute(query), key=lambda row: (row.batch_id, row.clip_id))
 
     def _judge(self, connection: Connection, batch_id: str | None) -> int:
         """How many clips were judged: a chunk, or what was left."""
@@ -123,22 +125,19 @@ def _names(column: Any, flag: str) -> ColumnElement[bool]:
 
 
 def _totals(connection: Connection, recent_since: datetime) -> FlaggedTotals:
-    lists = cast(BatchClipRow.defects, Text)
-    is_done, is_flagged = BatchClipRow.state == ClipState.DONE, lists != "[]"
-    is_recent = BatchClipRow.updated_at >= recent_since
-    columns = (
-        lists.label("defects"),
-        func.count().label("clips"),
-        func.count().filter(is_recent).label("recent"),
-        func.count().filter(is_recent, is_flagged).label("recent_flagged"),
-    )
-    rows = connection.execute(select(*columns).where(is_done).group_by(lists)).all()
+    kept = select(TotalClipsRow.defects, func.sum(TotalClipsRow.clips).label("clips"))
+    rows = connection.execute(kept.where(TotalClipsRow.state == ClipState.DONE).group_by(TotalClipsRow.defects)).all()
     found: Counter[str] = Counter()
     for row in rows:
-        found.update(dict.fromkeys((kind for kind in DEFECTS if f'"{kind}"' in (row.defects or "")), row.clips))
+        found.update(dict.fromkeys((kind for kind in DEFECTS if f'"{kind}"' in row.defects), row.clips))
+    is_flagged = cast(BatchClipRow.defects, Text) != "[]"
+    counts = func.count().label("recent"), func.count().filter(is_flagged).label("flagged")
+    recent = connection.execute(
+        select(*counts).where(BatchClipRow.state == ClipState.DONE, BatchClipRow.updated_at >= recent_since)
+    ).one()
     return FlaggedTotals(
         defects=found,
-        unmeasured=sum(row.clips for row in rows if row.defects is None),
-        recent=sum(row.recent for row in rows),
-        recent_flagged=sum(row.recent_flagged for row in rows),
+        unmeasured=sum(row.clips for row in rows if not row.defects),
+        recent=recent.recent,
+        recent_flagged=recent.flagged,
     )

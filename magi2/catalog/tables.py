@@ -210,8 +210,8 @@ class BatchClipRow(Base):
     `deliveries` are the places to which it is brought, with target and name; then it is done when it is there. Rows
     from before there were any have none.
     `defects` are the flags that its measures gave under the thresholds of this name, see `magi2.catalog.quality`.
-    `first_name` is the first of its names. The seconds are those of all its attempts, and the database's own triggers
-    keep them.
+    `first_name` is the first of its names, empty without one. The seconds are those of all its attempts, and the
+    database's own triggers keep them.
     """
 
     __tablename__ = "batch_clips"
@@ -330,6 +330,7 @@ class ShardClipsRow(Base):
     batch_id: Mapped[str]
     shard: Mapped[int | None]
     profile_digest: Mapped[str]
+    profile_name: Mapped[str]
     state: Mapped[str]
     failed_stage: Mapped[str | None]
     has_target: Mapped[bool]

@@ -130,7 +130,7 @@ def test_a_catalog_of_the_version_before_is_counted_when_it_is_migrated(empty_ur
         ).all()
     )
     digest = hashlib.sha256(b"a heron").hexdigest()
-    assert sorted(rows, key=lambda row: row.seconds) == [(None, 0.0, digest), ("row 1", 7.5, digest)]
+    assert sorted(rows, key=lambda row: row.seconds) == [("", 0.0, digest), ("row 1", 7.5, digest)]
     assert list(miscounted(catalog.database)) == []
     assert read_totals(catalog.database, recent_since=CREATED).runs == {(StageName.PREVIEW, RunState.MADE): 1}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -78,7 +79,7 @@ def _fill_columns() -> None:
         digest = "encode(sha256(convert_to(prompt, 'UTF8')), 'hex')"
         name = r"CASE WHEN strpos(names::text, '\u0000') = 0 THEN names ->> 0 END"  # which no text can hold
     op.execute(f"UPDATE clips SET prompt_digest = {digest}")
-    op.execute(f"UPDATE batch_clips SET first_name = {name}")
+    op.execute(f"UPDATE batch_clips SET first_name = coalesce({name}, '')")
     op.execute(_ADD_UP)
 
 
@@ -87,22 +88,16 @@ def _sha256(text: str) -> str:
 
 
 def _create_kept() -> None:
-    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-    shard = (
-        sa.Column("number", number, nullable=False),
-        sa.Column("batch_id", sa.Text(), nullable=False),
-        sa.Column("shard", sa.Integer(), nullable=True),
-    )
     op.create_table(
         "changed_counts",
-        *(column.copy() for column in shard),
+        *_place(),
         sa.Column("stage", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("number", name=op.f("pk_changed_counts")),
     )
     op.create_table(
         "shard_clips",
-        *(column.copy() for column in shard),
-        *_texts("profile_digest", "state"),
+        *_place(),
+        *_texts("profile_digest", "profile_name", "state"),
         sa.Column("failed_stage", sa.Text(), nullable=True),
         *(sa.Column(name, sa.Boolean(), nullable=False) for name in ("has_target", "is_reused", "is_stored")),
         *_texts("defects"),
@@ -112,7 +107,7 @@ def _create_kept() -> None:
     op.create_index(op.f("ix_shard_clips_batch_id_shard"), "shard_clips", ["batch_id", "shard"])
     op.create_table(
         "shard_runs",
-        *(column.copy() for column in shard),
+        *_place(),
         *_texts("stage", "state", "outcome", "clip_state"),
         sa.Column("is_last", sa.Boolean(), nullable=False),
         *_texts("error_code"),
@@ -140,6 +135,12 @@ def _create_kept() -> None:
     )
 
 
+def _place() -> list[sa.Column[Any]]:
+    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # which counts up by itself on both
+    columns = sa.Column("number", number, nullable=False), *_texts("batch_id")
+    return [*columns, sa.Column("shard", sa.Integer(), nullable=True)]
+
+
 def _texts(*names: str) -> list[sa.Column[str]]:
     return [sa.Column(name, sa.Text(), nullable=False) for name in names]
 
@@ -155,6 +156,10 @@ INSERT INTO changed_counts (batch_id, shard)
 SELECT {row}.batch_id, {row}.shard WHERE NOT EXISTS (
     SELECT 1 FROM changed_counts c
     WHERE c.batch_id = {row}.batch_id AND c.shard IS NOT DISTINCT FROM {row}.shard AND c.stage IS NULL);
+"""
+_NOTE_NAME = """
+INSERT INTO changed_counts (batch_id, shard) SELECT DISTINCT batch_id, shard FROM batch_clips
+WHERE clip_id = {row}.clip_id;
 """
 _NOTE_RUN = """
 INSERT INTO changed_counts (batch_id, shard, stage)
@@ -189,6 +194,8 @@ def _triggers(is_sqlite: bool) -> Iterator[str]:
             ("stage_runs", "seconds"): (taken, seconds.format(row=row)),
             ("weight_loads", "counts"): ("", _NOTE_LOAD.format(row=row)),
         }
+        if event == "UPDATE":
+            bodies["clips", "counts"] = _changed(["profile_name"]), _NOTE_NAME.format(row=row)
         for (table, what), (when, body) in bodies.items():
             yield from _trigger(is_sqlite, f"{table}_{event.lower()}_{what}", f"AFTER {event} ON {table}", when, body)
 
