@@ -1,8 +1,9 @@
 """Start one run of `magi2_render_batch` for each new batch file in the folder MAGI2_INBOX.
 
 A file is taken once it has not changed for ten seconds, with its options in `NAME.options.yaml` if that is there
-(`profile`, `priority`, `budget`, `failure_limit`, `on_bad_rows`). Taken files lie in `claimed/`, unreadable ones in
-`rejected/` with the reason beside them; `not_taken/` says why other files stay where they are.
+(`profile`, `priority`, `budget`, `failure_limit`, `on_limit`, `failure_streak`, `on_bad_rows`). Taken files lie in
+`claimed/`, unreadable ones in `rejected/` with the reason beside them; `not_taken/` says why other files stay where
+they are.
 """
 
 from __future__ import annotations

@@ -165,6 +165,13 @@ class BatchCancelledError(CancelledError):
     code = "batch_cancelled"
 
 
+class StoppedError(CancelledError):
+    """More clips of the batch failed than it allows, and its limit is one that stops."""
+
+    code = "stopped"
+    hint = "raise its failure limit and resume it"
+
+
 class BudgetSpentError(Magi2Error):
     """The batch has cost as much as it may."""
 

@@ -169,7 +169,8 @@ class Demonstration:
         """Run the batch and tell of its progress; the run's final state."""
         say(f"Airflow's page while this runs: {self.airflow.url} (make ui keeps it up)")
         self.airflow.unpause(DAG_ID)
-        conf = {"batch": str(self.batch), "profile": self.profile, "on_bad_rows": "skip", "failure_limit": 1}
+        limits = {"on_bad_rows": "skip", "failure_limit": 1, "on_limit": "continue"}
+        conf = {"batch": str(self.batch), "profile": self.profile, **limits}
         conf |= {"delivery_target": TARGET, "delivery_name": CLIP_NAME}
         self.run_id = self.airflow.trigger(DAG_ID, conf)
         say(f"run {self.run_id} of {self.batch}")

@@ -23,6 +23,8 @@ class FileOptions(BaseModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     budget: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     failure_limit: Annotated[int, Field(ge=0)] | None = None
+    on_limit: Literal["stop", "continue"] | None = None
+    failure_streak: Annotated[int, Field(ge=0)] | None = None
     on_bad_rows: Literal["refuse", "skip"] | None = None
 
 

@@ -26,6 +26,7 @@ from magi2.batches.documents import (
     shard_name,
     write_document,
 )
+from magi2.batches.failure_limit import OnLimit
 from magi2.batches.images import image_name, read_image
 from magi2.batches.leases import require_unremoved, take_lease
 from magi2.batches.row_clips import MAX_PRIORITY
@@ -69,7 +70,9 @@ class BatchOptions:
 
     `force` names stages to compute again and compare. Of batches that wait, those of higher `priority` go first.
     `budget` is what the batch may cost, in the deployment's currency: once it is spent no further shard starts.
-    `delivery_target` and `delivery_name` say where clips are brought whose rows do not.
+    `delivery_target` and `delivery_name` say where clips are brought whose rows do not. `on_limit` says what happens
+    when more clips failed than `failure_limit`, see `OnLimit.chosen`; `failure_streak` equal failures in a row, if it
+    is not 0, pause the batch.
     """
 
     failure_limit: int = 0
@@ -79,10 +82,16 @@ class BatchOptions:
     budget: float | None = None
     delivery_target: str | None = None
     delivery_name: str | None = None
+    on_limit: Literal["stop", "continue"] | None = None
+    failure_streak: int = 0
 
     def __post_init__(self) -> None:
         if self.failure_limit < 0:
             raise InputError(f"failure_limit is {self.failure_limit}, must be 0 or more")
+        if self.failure_streak < 0:
+            raise InputError(f"failure_streak is {self.failure_streak}, must be 0 (off) or more")
+        if self.on_limit not in (None, *OnLimit):
+            raise InputError(f"on_limit is {self.on_limit!r}, must be {' or '.join(OnLimit)}")
         if self.on_bad_rows not in ("refuse", "skip"):
             raise InputError(f"on_bad_rows is {self.on_bad_rows!r}, must be refuse or skip")
         if abs(self.priority) > MAX_PRIORITY:
@@ -94,6 +103,11 @@ class BatchOptions:
         for stage in self.force:
             if stage not in known:
                 raise InputError(f"force names {stage!r}, known stages are {', '.join(known)}")
+
+    @property
+    def at_limit(self) -> OnLimit:
+        """What happens when more clips failed than the limit."""
+        return OnLimit.chosen(self.on_limit, self.failure_limit)
 
     @property
     def remakes(self) -> bool:
@@ -227,7 +241,8 @@ def plan_batch(
 def batch_id_of(clips: Sequence[Clip], options: BatchOptions, origin: Mapping[str, str | None]) -> str:
     """The id of a batch of these clips: 16 hexadecimal digits."""
     # What came later enters only where it is used, so that a command that was interrupted before an update goes on.
-    chosen = {name: value for name, value in asdict(options).items() if value or not name.startswith("delivery_")}
+    later = ("delivery_target", "delivery_name", "on_limit", "failure_streak")
+    chosen = {name: value for name, value in asdict(options).items() if value or name not in later}
     identity = {"clips": sorted(clip.clip_id for clip in clips), "options": chosen, "origin": dict(origin)}
     return sha256_text(canonical_json(identity))[:16]
 
@@ -348,7 +363,7 @@ def _batch_document(plan: BatchPlan) -> BatchDocument:
         name=plan.name,
         source=plan.source,
         created_at=datetime.now(UTC),
-        options=OptionsDocument(**asdict(plan.options)),
+        options=OptionsDocument(**asdict(plan.options) | {"on_limit": plan.options.at_limit}),
         profiles={digest: profile.model_dump(mode="json") for digest, profile in plan.profiles.items()},
         refused=tuple(RefusedRow(row=row.number, reason=row.reason) for row in plan.refused),
         shards=len(plan.shards),

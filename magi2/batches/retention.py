@@ -103,7 +103,7 @@ def collect_garbage(
                 needed += 1
             elif policy.lets_go(manifest, since, leases, now):
                 old.append(Candidate(stage, manifest, since))
-    going = old if dry_run else list(_remove(store, old, policy, now))
+    going = old if dry_run else list(remove_candidates(store, old, policy, now))
     if not dry_run:
         longest = max([policy.lease_days, *policy.keep_days.values()])
         sweep_leases(store, before=now - timedelta(days=longest + 1))
@@ -112,10 +112,10 @@ def collect_garbage(
     return GcReport(dry_run, removed, freed, needed + len(old) - len(going), unreadable)
 
 
-def _remove(
+def remove_candidates(
     store: ArtifactStore, old: Sequence[Candidate], policy: RetentionPolicy, now: datetime
 ) -> Iterator[Candidate]:
-    """Remove what may still go, round by round, and give what went."""
+    """Remove what may still go, round by round, and give what went; it is decided for each anew."""
     waiting = deque(old)
     while waiting:
         round_ = [waiting.popleft() for _ in range(min(_ROUND, len(waiting)))]

@@ -20,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+from magi2.batches.failure_groups import Failure, FailureGroup, group_failures
+from magi2.batches.failure_limit import FailureCount, OnLimit
 from magi2.config.profile import Profile, settings_digest
 from magi2.config.strict import validate
 from magi2.errors import ConfigError, CorruptedArtifactError
@@ -131,7 +133,10 @@ class RefusedRow(Content):
 
 
 class OptionsDocument(Content):
-    """What a user decided about a batch, see `magi2.batches.plan.BatchOptions`."""
+    """What a user decided about a batch, see `magi2.batches.plan.BatchOptions`.
+
+    No limit of a batch from before there was a choice stops it, and no streak pauses it.
+    """
 
     failure_limit: int
     on_bad_rows: str
@@ -140,6 +145,8 @@ class OptionsDocument(Content):
     budget: float | None = None
     delivery_target: str | None = None
     delivery_name: str | None = None
+    on_limit: OnLimit = Field(OnLimit.CONTINUE, exclude_if=lambda value: value == OnLimit.CONTINUE)
+    failure_streak: int = Field(0, exclude_if=lambda value: value == 0)
 
 
 class ByHand(Content):
@@ -333,13 +340,14 @@ class ReportedClips(Document):
     """The lists of a report: every clip is in exactly one.
 
     `flagged` are finished, not good. `over_budget` and `cancelled` were not rendered because the budget was spent or
-    somebody cancelled the batch; they do not count as failed.
+    somebody cancelled the batch, `stopped` because too many others had failed; they do not count as failed.
     """
 
     failed: tuple[ReportedClip, ...]
     flagged: tuple[ReportedClip, ...] = ()
     over_budget: tuple[ReportedClip, ...] = ()
     cancelled: tuple[ReportedClip, ...] = ()
+    stopped: tuple[ReportedClip, ...] = ()
     done: tuple[ReportedClip, ...] = ()
 
     @classmethod
@@ -373,11 +381,25 @@ class ReportDocument(ReportedClips):
     cost: float | None = None
     budget: float | None = None
     currency: str | None = None
+    on_limit: OnLimit = OnLimit.CONTINUE
+
+    @property
+    def failure_count(self) -> FailureCount:
+        """The failures beside their limit."""
+        return FailureCount(len(self.failed), self.failure_limit, self.on_limit)
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether no more clips failed than the batch allows."""
-        return len(self.failed) <= self.failure_limit
+        """Whether no more clips failed than the batch allows, and none was left out because they had."""
+        return len(self.failed) <= self.failure_limit and not self.stopped
+
+    @property
+    def failure_groups(self) -> list[FailureGroup]:
+        """The failures, refused rows among them, by stage and code."""
+        return group_failures(
+            Failure(clip.clip_id or ", ".join(clip.names), clip.stage, clip.error_code, clip.reason)
+            for clip in self.failed
+        )
 
     @property
     def counts(self) -> dict[str, int | float]:
@@ -393,6 +415,7 @@ class ReportDocument(ReportedClips):
             "clips_failed": len(self.failed),
             "clips_over_budget": len(self.over_budget),
             "clips_cancelled": len(self.cancelled),
+            **({"clips_stopped": len(self.stopped)} if self.stopped else {}),
             "clips_delivered": sum(map(bool, delivered)),
             "clips_marked": sum(bool(receipts) and all(each.marked for each in receipts) for receipts in delivered),
             "clips_signed": sum(bool(receipts) and all(each.signed for each in receipts) for receipts in delivered),
@@ -404,7 +427,8 @@ class ReportDocument(ReportedClips):
 
     @model_serializer(mode="wrap")
     def _with_counts(self, content: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**content(self), "is_within_limit": self.is_within_limit, **self.counts}
+        failures = [group.to_json() for group in self.failure_groups]
+        return {**content(self), "is_within_limit": self.is_within_limit, "failures": failures, **self.counts}
 
 
 def _values(clip: Clip | ClipDocument) -> dict[str, Any]:

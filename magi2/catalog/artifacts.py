@@ -12,7 +12,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.catalog.engine import Database
 from magi2.catalog.records import ArtifactRecord, ClipState, now
 from magi2.catalog.statements import chunks, upsert
-from magi2.catalog.tables import ArtifactRow, BatchClipRow
+from magi2.catalog.tables import ArtifactRow, BatchClipRow, StageRunRow
 
 _COLUMNS = [field.name for field in fields(ArtifactRecord)]
 _PAGE = 5000  # rows held at once while all are read
@@ -34,6 +34,10 @@ class Artifacts:
         """Take artifacts out of the index, because the store has removed them. Clips they proved are waiting again."""
         for chunk in chunks(keys):
             self._database.write(_forget, chunk)
+
+    def of_others(self, batch_id: str) -> set[str]:
+        """The keys of what other batches made or found."""
+        return self._database.read(_of_others, batch_id)
 
     def get(self, key: str) -> ArtifactRecord | None:
         """The artifact's row, or None."""
@@ -57,6 +61,13 @@ class Artifacts:
         query = select(ArtifactRow.stage, func.count(), func.sum(ArtifactRow.size_bytes)).group_by(ArtifactRow.stage)
         rows = self._database.read(lambda connection: connection.execute(query).all())
         return {stage: (count, int(size)) for stage, count, size in rows}
+
+
+def _of_others(connection: Connection, batch_id: str) -> set[str]:
+    runs = select(StageRunRow.artifact_key).where(StageRunRow.batch_id != batch_id)
+    files = select(BatchClipRow.artifact_key).where(BatchClipRow.batch_id != batch_id)
+    found: set[str | None] = {*connection.scalars(runs.distinct()), *connection.scalars(files.distinct())}
+    return {key for key in found if key is not None}
 
 
 def insert_artifacts(connection: Connection, records: Iterable[ArtifactRecord]) -> None:

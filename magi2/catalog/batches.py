@@ -7,10 +7,13 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, delete, exists, func, or_, select, update
 
+from magi2.batches.failure_groups import FailureGroup, group_failures
 from magi2.catalog.engine import Database
+from magi2.catalog.failures import failed_clips, refused_rows
 from magi2.catalog.records import (
+    Action,
     BatchRecord,
     BatchState,
     ClipState,
@@ -23,7 +26,15 @@ from magi2.catalog.records import (
 )
 from magi2.catalog.statements import chunks, clips_by_state, total, upsert
 from magi2.catalog.states import BATCH_SOURCES, FINISHED_BATCH, UNFINISHED_BATCH, UNFINISHED_CLIP, StateError
-from magi2.catalog.tables import BatchClipRow, BatchRow, ProfileRow, RefusedRow, ShardRunsRow, StageRunRow
+from magi2.catalog.tables import (
+    BatchActionRow,
+    BatchClipRow,
+    BatchRow,
+    ProfileRow,
+    RefusedRow,
+    ShardRunsRow,
+    StageRunRow,
+)
 
 
 class Batches:
@@ -50,6 +61,14 @@ class Batches:
         query = select(RefusedRow.row_number, RefusedRow.reason).where(RefusedRow.batch_id == batch_id)
         rows = self._database.read(lambda connection: connection.execute(query.order_by(RefusedRow.row_number)).all())
         return {number: reason for number, reason in rows}
+
+    def failure_groups(self, batch_id: str) -> list[FailureGroup]:
+        """Failed clips and refused rows by stage and error code, the largest group first."""
+
+        def work(connection: Connection) -> list[FailureGroup]:
+            return group_failures([*failed_clips(connection, batch_id), *refused_rows(connection, batch_id)])
+
+        return self._database.read(work)
 
     def get(self, batch_id: str) -> BatchRecord | None:
         """The batch, or None."""
@@ -98,6 +117,13 @@ class Batches:
         """
         return self._database.read(_lost_clips, batch_id, lost_shard)
 
+    def delete(self, batch_id: str) -> None:
+        """Forget a batch that has ended, with its clips, runs and actions; nothing where it is absent.
+
+        Raises StateError for one that goes on.
+        """
+        self._database.write(_delete, batch_id)
+
     def accelerator_seconds(self, batch_ids: Sequence[str]) -> dict[str, float]:
         """What each of these batches took so far, all attempts and all ranks together."""
         return self._database.read(accelerator_seconds, batch_ids)
@@ -109,9 +135,37 @@ def insert_batch(connection: Connection, batch: NewBatch, profiles: Profiles) ->
     upsert(connection, ProfileRow, rows)
     values = vars(batch)
     row = {**values, "state": BatchState.WAITING, "requested": None, "finished_at": None}
-    # Priority and budget may have been changed since the batch was planned.
-    changeable = [name for name in values if name not in ("batch_id", "created_at", "priority", "budget")]
-    upsert(connection, BatchRow, [row], update=changeable, where=BatchRow.state.not_in(FINISHED_BATCH))
+    # What may have been changed since the batch was planned stays; for the limits see below.
+    kept = ("batch_id", "created_at", "priority", "budget", "failure_limit")
+    changeable = [name for name in values if name not in kept]
+    is_open = BatchRow.state.not_in(FINISHED_BATCH)
+    upsert(connection, BatchRow, [row], update=changeable, where=is_open)
+    _take_limits(connection, batch, or_(is_open, BatchRow.run_id.is_(None)))
+
+
+def _take_limits(connection: Connection, batch: NewBatch, condition: ColumnElement[bool]) -> None:
+    """Take the limits of the plan, also of a command that is called again; none that somebody set is lowered."""
+    was_set = exists().where(
+        BatchActionRow.batch_id == batch.batch_id,
+        BatchActionRow.action == Action.SET_LIMIT,
+        BatchRow.failure_limit > batch.failure_limit,
+    )
+    limit = case((was_set, BatchRow.failure_limit), else_=batch.failure_limit)
+    values = {"failure_limit": limit, "on_limit": batch.on_limit, "failure_streak": batch.failure_streak}
+    connection.execute(update(BatchRow).where(BatchRow.batch_id == batch.batch_id, condition).values(**values))
+
+
+def _delete(connection: Connection, batch_id: str) -> None:
+    batch = get_batch(connection, batch_id)
+    if batch is not None:
+        require_ended(batch)
+        connection.execute(delete(BatchRow).where(BatchRow.batch_id == batch_id))
+
+
+def require_ended(batch: BatchRecord) -> None:
+    """Raises StateError for a batch that goes on, or waits."""
+    if batch.state not in FINISHED_BATCH:
+        raise StateError(f"batch {batch.batch_id} is {batch.state}: cancel it before it is deleted")
 
 
 def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
@@ -137,6 +191,14 @@ def _mark(connection: Connection, batch_id: str, state: BatchState) -> None:
     if state is BatchState.CANCELLED:
         clips = update(BatchClipRow).where(BatchClipRow.batch_id == batch_id, BatchClipRow.state.in_(UNFINISHED_CLIP))
         connection.execute(clips.values(state=ClipState.CANCELLED, updated_at=now()))
+
+
+def count_failures(connection: Connection, batch_id: str) -> int:
+    """How many clips of the batch failed; refused rows count."""
+    clips = BatchClipRow.batch_id == batch_id, BatchClipRow.state == ClipState.FAILED
+    rows = select(func.count()).select_from(RefusedRow).where(RefusedRow.batch_id == batch_id)
+    failed = select(func.count()).select_from(BatchClipRow).where(*clips)
+    return (connection.scalar(failed) or 0) + (connection.scalar(rows) or 0)
 
 
 def accelerator_seconds(connection: Connection, batch_ids: Sequence[str]) -> dict[str, float]:

@@ -9,14 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, exists, func, or_, select, update
 
 from magi2.catalog.engine import Database
 from magi2.catalog.quality import has_flag
 from magi2.catalog.records import ClipRecord, ClipState, Page, PlannedClip, now
 from magi2.catalog.statements import chunks, upsert
 from magi2.catalog.states import CLIP_SOURCES, StateError
-from magi2.catalog.tables import BatchClipRow, ClipRow, json_fragment, plain_text
+from magi2.catalog.tables import BatchClipRow, ClipRow, StageRunRow, json_fragment, plain_text
 from magi2.types import Clip, Delivery, Expect, FigureImage, StageName
 
 
@@ -47,7 +47,7 @@ _SORT_COLUMNS: dict[ClipSort, Any] = {
 class ClipQuery:
     """Which clips: all conditions that are given must hold. `text` is looked for in prompt, names and clip id.
 
-    `failed_stage` and `reason` are those of a failure. `flag` is one of a clip's flags, see `has_flag`.
+    `failed_stage`, `reason` and `error_code` are those of a failure. `flag` is one of a clip's flags, see `has_flag`.
     """
 
     batch_id: str | None = None
@@ -58,6 +58,7 @@ class ClipQuery:
     shard: int | None = None
     failed_stage: str | None = None
     reason: str | None = None
+    error_code: str | None = None
     flag: str | None = None
 
 
@@ -105,8 +106,8 @@ class Clips:
 
         self._database.write(work)
 
-    def set_aside(self, batch_id: str, clip_ids: Iterable[str], state: ClipState, reason: str) -> None:
-        """Make clips skipped or cancelled, whatever became of them so far; those that are done stay so."""
+    def set_aside(self, batch_id: str, clip_ids: Iterable[str], state: ClipState, reason: str | None) -> None:
+        """Make clips skipped, cancelled or waiting, whatever became of them so far; those that are done stay so."""
         values = {"state": state, "failed_stage": None, "reason": reason, "updated_at": now()}
 
         def work(connection: Connection, chunk: list[str]) -> None:
@@ -278,6 +279,8 @@ def clip_conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
     if query.tag is not None:
         # Stored as a JSON list, in which a quoted text can be nothing but a whole tag.
         conditions.append(cast(BatchClipRow.tags, Text).contains(f'"{json_fragment(query.tag)}"', autoescape=True))
+    if query.error_code is not None:
+        conditions.append(_failed_with(query.error_code))
     if query.flag is not None:
         conditions.append(has_flag(query.flag))
     if query.text:
@@ -289,6 +292,16 @@ def clip_conditions(query: ClipQuery) -> list[ColumnElement[bool]]:
             )
         )
     return conditions
+
+
+def _failed_with(error_code: str) -> ColumnElement[bool]:
+    """Whether an attempt at the stage that a clip failed in ended with this error."""
+    return exists().where(
+        StageRunRow.batch_id == BatchClipRow.batch_id,
+        StageRunRow.clip_id == BatchClipRow.clip_id,
+        StageRunRow.stage == BatchClipRow.failed_stage,
+        StageRunRow.error_code == error_code,
+    )
 
 
 def _records() -> Select[*tuple[Any, ...]]:

@@ -7,12 +7,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, or_, select, update
 
-from magi2.catalog.batches import require_batch
+from magi2.catalog.batches import get_batch, require_batch
 from magi2.catalog.engine import Database
-from magi2.catalog.records import Action, ActionRecord, Actor, Page, Request, now
+from magi2.catalog.records import Action, ActionRecord, Actor, BatchRecord, Page, Request, now
 from magi2.catalog.states import FINISHED_BATCH, StateError
+from magi2.catalog.streak import Streak, find_streak
 from magi2.catalog.tables import BatchActionRow, BatchRow
 from magi2.config.price import check_budget
+from magi2.errors import InputError
+from magi2.types import StageName
+
+BY_ITSELF = Actor("magi2", "MAGI-2")
+"""Who pauses a batch when nobody does."""
 
 
 class Control:
@@ -52,6 +58,36 @@ class Control:
         check_budget(budget)
         self._database.write(_set, batch_id, {"budget": budget}, Action.SET_BUDGET, by)
 
+    def set_limit(self, batch_id: str, limit: int, *, by: Actor) -> None:
+        """Set how many clips may fail. Raises InputError for less than none.
+
+        What was left out of an ended batch for a lower one is rendered when the batch is resumed.
+        """
+        if limit < 0:
+            raise InputError(f"the failure limit is {limit}, must be 0 or more")
+        self._database.write(_set, batch_id, {"failure_limit": limit}, Action.SET_LIMIT, by)
+
+    def pause_at_streak(self, batch_id: str, stage: StageName) -> Streak | None:
+        """Pause the batch if its last clips at the stage make a streak of equal failures, which is returned.
+
+        None also for a batch of which something else is asked already, or that is not in the catalog.
+        """
+        return self._database.write(_pause_at_streak, batch_id, stage)
+
+    def pause_reason(self, batch: BatchRecord) -> str | None:
+        """Why a batch is paused, for people; None for one that is not."""
+        last = self.last_pause(batch.batch_id) if batch.is_paused else None
+        return None if last is None else str(Streak.of(last.arguments) or f"paused by {last.by.name}")
+
+    def last_streak(self, batch_id: str) -> Streak | None:
+        """The streak that a batch was last paused for; None where somebody paused it, or nobody ever did."""
+        last = self.last_pause(batch_id)
+        return None if last is None else Streak.of(last.arguments)
+
+    def last_pause(self, batch_id: str) -> ActionRecord | None:
+        """When and by whom a batch was last paused, and of which streak its arguments tell if it was by itself."""
+        return self._database.read(_last_pause, batch_id)
+
     def note(self, batch_id: str, action: Action, arguments: Mapping[str, Any], *, by: Actor) -> None:
         """Write down what was done to a batch by other means."""
         self._database.write(_log, batch_id, action, arguments, by)
@@ -77,6 +113,26 @@ def _ask(connection: Connection, batch_id: str, request: Request | None, action:
         asked = f", was asked to {batch.requested}" if batch.requested else ""
         raise StateError(f"batch {batch_id} is {batch.state}{asked}: too late to {action}")
     _log(connection, batch_id, action, {}, by)
+
+
+def _pause_at_streak(connection: Connection, batch_id: str, stage: StageName) -> Streak | None:
+    batch = get_batch(connection, batch_id)
+    streak = None if batch is None else find_streak(connection, batch, stage)
+    if streak is None:
+        return None
+    these = BatchRow.batch_id == batch_id, BatchRow.state.not_in(FINISHED_BATCH), BatchRow.requested.is_(None)
+    if connection.execute(update(BatchRow).where(*these).values(requested=Request.PAUSE)).rowcount == 0:
+        return None
+    _log(connection, batch_id, Action.PAUSE, streak.to_json(), BY_ITSELF)
+    return streak
+
+
+def _last_pause(connection: Connection, batch_id: str) -> ActionRecord | None:
+    query = select(BatchActionRow.__table__).where(
+        BatchActionRow.batch_id == batch_id, BatchActionRow.action == Action.PAUSE
+    )
+    row = connection.execute(query.order_by(BatchActionRow.action_id.desc()).limit(1)).one_or_none()
+    return None if row is None else _record(row)
 
 
 def _set(connection: Connection, batch_id: str, values: Mapping[str, Any], action: Action, by: Actor) -> None:

@@ -127,7 +127,7 @@ def _failures(clips: dict[str, PlannedClip], runs: list[Run]) -> dict[str, Failu
 def _reported_failures(report: ReportedClips) -> dict[str, Failure]:
     lists = {
         ClipState.FAILED: report.failed,
-        ClipState.SKIPPED: report.over_budget,
+        ClipState.SKIPPED: (*report.over_budget, *report.stopped),
         ClipState.CANCELLED: report.cancelled,
     }
     return {
@@ -147,6 +147,8 @@ def _new_batch(plan: BatchDocument) -> NewBatch:
         on_bad_rows=plan.options.on_bad_rows,
         priority=plan.options.priority,
         budget=plan.options.budget,
+        on_limit=plan.options.on_limit,
+        failure_streak=plan.options.failure_streak,
     )
 
 

@@ -11,23 +11,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Connection, and_, exists, or_, select
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import load_batch
-from magi2.catalog.batches import accelerator_seconds, get_batch
+from magi2.batches.failure_limit import FailureCount
+from magi2.catalog.batches import accelerator_seconds, count_failures, get_batch
 from magi2.catalog.engine import RETRY_S, catalog_url
 from magi2.catalog.records import BatchRecord, BatchState, Request, RunState, now
 from magi2.catalog.repository import Catalog, open_catalog
 from magi2.catalog.states import FINISHED_BATCH, UNFINISHED_CLIP
+from magi2.catalog.streak import Streak
 from magi2.catalog.tables import BatchClipRow, BatchRow, StageRunRow
 from magi2.config.price import price_for_budget
 from magi2.config.settings import Settings
-from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
+from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError, StoppedError
 from magi2.types import StageName
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EARLY_STAGES = (StageName.ENHANCE, StageName.ENCODE, StageName.PREVIEW)
 """Up to here a shard has cost little; once its denoising has begun it is finished."""
@@ -43,6 +48,7 @@ class AdmissionState:
     """
 
     requested: Request | None
+    failures: FailureCount
     budget: float | None
     accelerator_seconds: float
     ahead: str | None
@@ -53,15 +59,19 @@ def check_may_start(settings: Settings, store: ArtifactStore, batch_id: str, sha
     """Return if the stage of the shard may start now.
 
     Raises: BatchCancelledError when the batch is to end, PausedError when the shard has to wait, BudgetSpentError when
-    it may not begin any more; InfrastructureError or ConfigError when that cannot be known of a batch with a budget.
+    it may not begin any more, StoppedError when too many clips failed; InfrastructureError or ConfigError when that
+    cannot be known of a batch with a budget.
     """
     try:
-        state = admission_state(open_catalog(catalog_url(settings)), batch_id, shard, stage)
+        catalog = open_catalog(catalog_url(settings))
+        state = admission_state(catalog, batch_id, shard, stage)
         if state is not None:
-            _check_request(batch_id, state.requested)
+            why = catalog.control.last_streak(batch_id) if state.requested else None
+            _check_request(batch_id, state.requested, why)
+            _check_limit(batch_id, state.failures)
             if stage in EARLY_STAGES and not state.has_begun:
                 _check_turn(state, settings)
-    except (BatchCancelledError, PausedError, BudgetSpentError):
+    except (BatchCancelledError, PausedError, BudgetSpentError, StoppedError):
         raise
     except Magi2Error as error:
         if load_batch(store, batch_id).options.budget is not None:
@@ -85,19 +95,26 @@ class CancelCheck:
 
     def requested(self) -> Request | None:
         """What is asked of the batch now. Ranks that work together ask one of them, so that all hear the same."""
+        return self._hear(lambda catalog: requested(catalog, self._batch_id, since=self._since))
+
+    def check(self) -> None:
+        """Return if the next clip may begin. Raises: BatchCancelledError, PausedError or StoppedError."""
+        request = self.requested()
+        why = self._hear(lambda catalog: catalog.control.last_streak(self._batch_id)) if request else None
+        _check_request(self._batch_id, request, why)
+        if failures := self._hear(lambda catalog: failures_of(catalog, self._batch_id)):
+            _check_limit(self._batch_id, failures)
+
+    def _hear(self, ask: Callable[[Catalog], T | None]) -> T | None:
         if self._clock() < self._away_until:
             return None
         try:
             self._catalog = self._catalog or open_catalog(catalog_url(self._settings))
-            return requested(self._catalog, self._batch_id, since=self._since)
+            return ask(self._catalog)
         except Magi2Error as error:
             self._away_until = self._clock() + RETRY_S
             logger.warning("cannot hear what is asked of batch %s: %s", self._batch_id, error)
             return None
-
-    def check(self) -> None:
-        """Return if the next clip may begin. Raises: BatchCancelledError or PausedError."""
-        _check_request(self._batch_id, self.requested())
 
 
 def requested(catalog: Catalog, batch_id: str, *, since: datetime | None = None) -> Request | None:
@@ -108,16 +125,26 @@ def requested(catalog: Catalog, batch_id: str, *, since: datetime | None = None)
     return _requested(batch)
 
 
+def failures_of(catalog: Catalog, batch_id: str) -> FailureCount | None:
+    """How many clips of a batch failed, and may; None for a batch that is not in the catalog."""
+    return catalog.database.read(_failures, batch_id)
+
+
 def admission_state(catalog: Catalog, batch_id: str, shard: int, stage: StageName) -> AdmissionState | None:
     """What decides whether the stage of a shard may start now; None for a batch that is not in the catalog."""
     return catalog.database.read(_admission_state, batch_id, shard, stage)
 
 
-def _check_request(batch_id: str, request: Request | None) -> None:
+def _check_request(batch_id: str, request: Request | None, why: Streak | None) -> None:
     if request is Request.CANCEL:
         raise BatchCancelledError(f"batch {batch_id} was cancelled")
     if request is Request.PAUSE:
-        raise PausedError(f"batch {batch_id} is paused")
+        raise PausedError(f"batch {batch_id} is paused" + (f": {why}" if why else ""))
+
+
+def _check_limit(batch_id: str, failures: FailureCount) -> None:
+    if failures.is_stopped:
+        raise StoppedError(f"batch {batch_id}: {failures}")
 
 
 def _check_turn(state: AdmissionState, settings: Settings) -> None:
@@ -137,11 +164,17 @@ def _admission_state(connection: Connection, batch_id: str, shard: int, stage: S
         return None
     return AdmissionState(
         requested=_requested(batch),
+        failures=batch.failures(count_failures(connection, batch_id)),
         budget=batch.budget,
         accelerator_seconds=accelerator_seconds(connection, [batch_id])[batch_id],
         ahead=_ahead(connection, batch, stage),
         has_begun=_has_reached(connection, batch_id, shard, StageName.PREVIEW),
     )
+
+
+def _failures(connection: Connection, batch_id: str) -> FailureCount | None:
+    batch = get_batch(connection, batch_id)
+    return None if batch is None else batch.failures(count_failures(connection, batch_id))
 
 
 def _requested(batch: BatchRecord | None) -> Request | None:

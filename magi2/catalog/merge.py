@@ -163,7 +163,8 @@ def _settle_batch(connection: Connection, stored: StoredBatch) -> None:
     unfinished = sum(counts[each] for each in UNFINISHED_CLIP)
     moment = None
     failures = counts[ClipState.FAILED] + len(stored.refused)
-    ended = BatchState.DONE if failures <= stored.batch.failure_limit else BatchState.FAILED
+    limit = connection.scalar(select(BatchRow.failure_limit).where(BatchRow.batch_id == batch_id)) or 0
+    ended = BatchState.DONE if failures <= limit else BatchState.FAILED
     if state in (BatchState.DONE, BatchState.FAILED) and not unfinished:
         moment = connection.scalar(select(BatchRow.finished_at).where(BatchRow.batch_id == batch_id))
         state = ended

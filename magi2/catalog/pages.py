@@ -10,11 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
+from magi2.batches.failure_groups import group_failures
 from magi2.catalog.clips import ClipQuery, clip_conditions
 from magi2.catalog.engine import Database
+from magi2.catalog.failures import failed_clips
 from magi2.catalog.quality import ANY_FLAG, UNMEASURED
 from magi2.catalog.records import ClipState, Page, RunState
 from magi2.catalog.tables import (
@@ -31,7 +33,6 @@ from magi2.types import StageName
 PROMPT_CHARACTERS = 300
 TAGS = 200
 FAILURES = 50
-EXAMPLES = 4
 OTHERS = 200
 
 _STATES = ("failed", "running", "waiting", "skipped", "cancelled", "done")  # what needs a look comes first
@@ -101,8 +102,8 @@ class ListedClip:
 
 
 @dataclass(frozen=True)
-class FailureGroup:
-    """How many clips failed in a stage for a reason, and a few of them."""
+class ListedFailures:
+    """How many clips failed in a stage with an error code, the message of the first, masked, and the first clips."""
 
     stage: str | None
     reason: str | None
@@ -180,8 +181,8 @@ class Pages:
         """What the clips of the batch can be filtered by."""
         return self._database.read(_facets, batch_id)
 
-    def failures(self, batch_id: str) -> Page[FailureGroup]:
-        """Failed clips by stage and reason, the most frequent first."""
+    def failures(self, batch_id: str) -> Page[ListedFailures]:
+        """Failed clips by stage and error code, the most frequent first."""
         return self._database.read(_failures, batch_id)
 
 
@@ -411,26 +412,13 @@ def _flags(connection: Connection, batch_id: str) -> dict[str, int]:
     return everything | counts | ({UNMEASURED: unmeasured} if unmeasured else {})
 
 
-def _failures(connection: Connection, batch_id: str) -> Page[FailureGroup]:
-    ours = BatchClipRow.batch_id == batch_id, BatchClipRow.state == ClipState.FAILED
-    reasons = BatchClipRow.failed_stage, BatchClipRow.reason
-    attempts = and_(
-        StageRunRow.batch_id == BatchClipRow.batch_id,
-        StageRunRow.clip_id == BatchClipRow.clip_id,
-        StageRunRow.stage == BatchClipRow.failed_stage,
-    )
-    groups = (
-        select(*reasons, func.max(StageRunRow.error_code), func.count(BatchClipRow.clip_id.distinct()).label("count"))
-        .outerjoin(StageRunRow, attempts)
-        .where(*ours)
-        .group_by(*reasons)
-    )
-    rank = func.row_number().over(partition_by=reasons, order_by=BatchClipRow.clip_id).label("rank")
-    ranked = select(BatchClipRow.clip_id, rank).where(*ours).subquery()
-    first = select(ranked.c.clip_id).where(ranked.c.rank <= EXAMPLES)
-    total = connection.scalar(select(func.count()).select_from(groups.subquery())) or 0
-    rows = connection.execute(groups.order_by(text("count DESC"), *reasons).limit(FAILURES)).all()
-    examples: dict[tuple[str | None, str | None], list[ListedClip]] = defaultdict(list)
-    for clip in _listed(connection, [(batch_id, clip_id) for clip_id in connection.scalars(first)]):
-        examples[clip.failed_stage, clip.reason].append(clip)
-    return Page([FailureGroup(stage, why, code, n, examples[stage, why]) for stage, why, code, n in rows], total)
+def _failures(connection: Connection, batch_id: str) -> Page[ListedFailures]:
+    groups = group_failures(failed_clips(connection, batch_id))
+    shown = groups[:FAILURES]
+    places = [(batch_id, clip_id) for group in shown for clip_id in group.clips]
+    listed = {clip.clip_id: clip for clip in _listed(connection, places)}
+    rows = [
+        ListedFailures(each.stage, each.example, each.code, each.count, [listed[clip_id] for clip_id in each.clips])
+        for each in shown
+    ]
+    return Page(rows, len(groups))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Generic, Self, TypeVar
 
 from magi2.artifacts.manifest import Manifest
+from magi2.batches.failure_limit import FailureCount, OnLimit
 from magi2.recipes.result import measures_of
 from magi2.types import Clip, StageName
 
@@ -59,6 +60,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
     SET_PRIORITY = "set_priority"
     SET_BUDGET = "set_budget"
+    SET_LIMIT = "set_limit"
     RERUN = "rerun"
 
 
@@ -80,7 +82,8 @@ class NewBatch:
     """A batch as planned. `clips_total` counts its distinct clips, those found finished included.
 
     Of two batches that wait, the one of higher `priority` starts its shards first. `budget` is what the batch may cost,
-    in the deployment's currency.
+    in the deployment's currency. `on_limit` is an `OnLimit`, None of batches from before there was a choice;
+    `failure_streak` equal failures in a row pause the batch, 0 never does.
     """
 
     batch_id: str
@@ -96,6 +99,8 @@ class NewBatch:
     parent_batch_id: str | None = None
     priority: int = 0
     budget: float | None = None
+    on_limit: str | None = None
+    failure_streak: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +110,15 @@ class BatchRecord(NewBatch):
     state: BatchState
     requested: Request | None
     finished_at: datetime | None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for somebody to resume it."""
+        return self.requested is Request.PAUSE and self.state in (BatchState.WAITING, BatchState.RUNNING)
+
+    def failures(self, failed: int) -> FailureCount:
+        """So many failures, refused rows among them, beside their limit."""
+        return FailureCount(failed, self.failure_limit, self.on_limit or OnLimit.CONTINUE)
 
 
 @dataclass(frozen=True, kw_only=True)

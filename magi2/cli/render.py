@@ -16,7 +16,9 @@ from magi2.batches.batch_file import make_batch, read_batch
 from magi2.batches.input_roots import user_roots
 from magi2.batches.intake import location_of
 from magi2.batches.placing import Placing
+from magi2.batches.plan import BatchOptions
 from magi2.batches.rows import Row
+from magi2.batches.spread import NO_SPREAD, Spread, parse_seeds
 from magi2.cli.console import AS_JSON, TerminalProgress, check_machine, errors, print_json, results, resumable
 from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
@@ -31,7 +33,7 @@ from magi2.prompts.figures import parse_image_argument
 from magi2.quality.defects import Judgement, judge
 from magi2.quality.measures import Measures
 from magi2.quality.thresholds import Thresholds
-from magi2.types import CLIP, Clip, StageName
+from magi2.types import ARTIFACT_STAGES, CLIP, Clip, StageName
 
 if TYPE_CHECKING:
     from magi2.batches.schema import Receipt
@@ -71,27 +73,63 @@ def render_command(
     images: Path | None = typer.Option(
         None, "--images", help="Folder with the images of --from-sidecar that the store has not, under any names."
     ),
+    name: str | None = typer.Option(None, "--name", help="What the batch is called; by default as its file."),
+    seeds: str | None = typer.Option(None, "--seeds", help="A clip for each, as in 1,2,3, of rows that have none."),
+    matrix: bool = typer.Option(False, "--matrix", help="Render {a|b} in prompts as a clip for each."),
+    force: bool = typer.Option(False, "--force", help="Compute every stage again and compare it with what is stored."),
+    failure_limit: int = typer.Option(
+        0, "--failure-limit", min=0, help="Clips that may fail; from 1 on the render stops when more did."
+    ),
+    on_limit: str | None = typer.Option(None, "--on-limit", help="stop or continue, when more failed."),
+    failure_streak: int = typer.Option(
+        0,
+        "--failure-streak",
+        min=0,
+        help="Equal failures in a row that pause it until magi2 batch resume; 0: never.",
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Render prompts to playable clips. What is in the store already is reused."""
+    """Render prompts to playable clips. What is in the store already is reused, unless --force is given."""
+    options = _options(force, failure_limit, on_limit, failure_streak)
     if from_sidecar is not None:
-        if (prompt, prompts, image, seed) != (None,) * 4 or profile != USUAL_PROFILE:
+        if (prompt, prompts, image, seed, seeds) != (None,) * 5 or matrix or profile != USUAL_PROFILE:
             raise InputError("--from-sidecar says all of the clip: give no prompt, image, profile or seed with it")
-        sidecar = Asked(None, str(from_sidecar), None, profile, None, overrides, out)
-        _render_again(sidecar, images, layout, as_json=as_json)
+        asked = Asked(None, str(from_sidecar), None, profile, None, overrides, out, name)
+        _render_again(asked, images, layout, options, as_json=as_json)
         return
     if images is not None:
         raise InputError("--images goes with --from-sidecar", hint="the image of a prompt is given by --image")
-    asked = Asked(prompt, prompts, image, profile, seed, overrides, out)
+    asked = Asked(prompt, prompts, image, profile, seed, overrides, out, name, _spread(seed, seeds, matrix))
     clips, profiles = clips_of(asked)
     _require_targets(clips, asked)
-    named = {"name": location_of(prompts).stem, "source": prompts} if prompts else {}
+    named = {"name": asked.batch, **({"source": prompts} if prompts else {})}
     from magi2.deployment import Deployment
 
-    _tell(_render(clips, profiles, Deployment.from_environment(), asked.folder, layout, **named), as_json=as_json)
+    _tell(
+        _render(clips, profiles, Deployment.from_environment(), asked.folder, layout, options, **named), as_json=as_json
+    )
 
 
-def _render_again(asked: Asked, images: Path | None, layout: str | None, *, as_json: bool) -> None:
+def _options(force: bool, failure_limit: int, on_limit: str | None, failure_streak: int) -> BatchOptions:
+    """What was chosen of the batch as a whole. Raises InputError for what cannot be."""
+    return BatchOptions(
+        failure_limit,
+        force=tuple(stage.value for stage in ARTIFACT_STAGES) if force else (),
+        on_limit=on_limit,  # type: ignore[arg-type]  # checked there
+        failure_streak=failure_streak,
+    )
+
+
+def _spread(seed: int | None, seeds: str | None, matrix: bool) -> Spread:
+    """What rows stand for that do not say it. Raises InputError for seeds that are none."""
+    if seed is not None and seeds is not None:
+        raise InputError("--seed and --seeds exclude each other")
+    return Spread(matrix=matrix, seeds=parse_seeds(seeds) if seeds is not None else ())
+
+
+def _render_again(
+    asked: Asked, images: Path | None, layout: str | None, options: BatchOptions, *, as_json: bool
+) -> None:
     """The clip of the sidecar `asked.prompts`, and whether its bytes came out as they were."""
     from magi2.delivery.again import again
     from magi2.delivery.sidecar import read_sidecar
@@ -118,8 +156,8 @@ def _render_again(asked: Asked, images: Path | None, layout: str | None, *, as_j
             )
         _require_targets([found.clip], asked)
         profiles = {found.profile.digest(): found.profile}
-        named = {"name": file.stem, "source": str(file)}
-        rendered = _render([found.clip], profiles, found.deployment, asked.folder, layout, **named)
+        named = {"name": asked.name or file.stem, "source": str(file)}
+        rendered = _render([found.clip], profiles, found.deployment, asked.folder, layout, options, **named)
         for row in rendered.rows:
             key = row["key"]
             stored = deployment.store.payload(StageName.MUX, key, CLIP).sha256 if key else None
@@ -146,6 +184,7 @@ def _render(
     deployment: Deployment,
     folder: Path,
     layout: str | None,
+    options: BatchOptions,
     **named: str,
 ) -> _Rendered:
     """Clips made and brought to their targets, of which one may be `folder`.
@@ -157,7 +196,8 @@ def _render(
 
     check_machine(deployment, _used(clips, profiles), clips)
     with resumable(), TerminalProgress() as progress:
-        work = ClipRender(clips, profiles, deployment, **named, layout=layout, out=folder, progress=progress)
+        given: dict[str, Any] = {**named, "layout": layout, "out": folder, "options": options, "progress": progress}
+        work = ClipRender(clips, profiles, deployment, **given)
         rendered = _Rendered(work.batch_id, [])
         try:
             with closing(work.render()) as outcomes:
@@ -244,6 +284,13 @@ class Asked:
     seed: int | None
     overrides: Sequence[str]
     out: Path | None
+    name: str | None = None
+    spread: Spread = NO_SPREAD
+
+    @property
+    def batch(self) -> str:
+        """What the batch is called."""
+        return self.name or (location_of(self.prompts).stem if self.prompts else "prompt")
 
     @property
     def folder(self) -> Path:
@@ -252,9 +299,8 @@ class Asked:
 
     def placing(self, settings: Settings) -> Placing:
         """Where clips are brought: to a folder that was given, unless their rows say otherwise."""
-        batch = location_of(self.prompts).stem if self.prompts else "prompt"
         require = Targets.of(settings, out=self.folder).require
-        return Placing(batch=batch, target=OUT if self.out else None, otherwise=OUT, require=require)
+        return Placing(batch=self.batch, target=OUT if self.out else None, otherwise=OUT, require=require)
 
 
 def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
@@ -270,13 +316,13 @@ def clips_of(asked: Asked) -> tuple[tuple[Clip, ...], dict[str, Profile]]:
             raise InputError("--image and --seed go with --prompt; a batch file has columns for them")
         file = location_of(asked.prompts)
         roots = user_roots(settings, folder_of(file))
-        batch = read_batch(file, profile_of, roots, placing, derive=profile_of.derive).require_good()
+        batch = read_batch(file, profile_of, roots, placing, asked.spread, profile_of.derive).require_good()
         profile_of.require_all_applied(batch.used_profiles.values())
         return batch.clips, batch.used_profiles
     row = Row(1, {"prompt": asked.prompt, "image": asked.image, "seed": asked.seed, "name": "prompt"})
     images = (location_in(Path.cwd(), figure.source) for figure in parse_image_argument(asked.image))
     roots = user_roots(settings, *map(folder_of, images))
-    batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots, placing=placing)
+    batch = make_batch([row], profile_of, folder=Path.cwd(), roots=roots, placing=placing, spread=asked.spread)
     if batch.bad_rows:
         raise InputError(batch.bad_rows[0].reason)
     profile_of.require_all_applied(batch.used_profiles.values())

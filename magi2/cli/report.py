@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,9 +11,7 @@ from magi2.cli.console import AS_JSON, errors, print_json, results, warn_of_mism
 from magi2.errors import ConfigError, InfrastructureError, InputError
 
 if TYPE_CHECKING:
-    from magi2.catalog.cost import BatchCost
     from magi2.deployment import Deployment
-    from magi2.types import StageName
 
 CLIP_FILES = ("copy", "link", "none")
 
@@ -37,15 +35,14 @@ def report_command(
     deployment = Deployment.from_environment()
     load_batch(deployment.store, batch)  # before anything is said of one that is not there
     warn_of_mismatch(deployment)
-    cost, made = _known(deployment, batch)
+    known = _known(deployment, batch)
     exported = export_report(
         deployment.store,
         batch,
         out,
         clips=clips,  # type: ignore[arg-type]
-        cost=cost,
-        made=made,
         thresholds=deployment.thresholds,
+        **known,
     )
     if as_json:
         print_json({"page": str(exported.page), "clips": exported.clips, "missing": list(exported.missing)})
@@ -55,17 +52,19 @@ def report_command(
         errors.print(f"clip {clip_id[:12]}: its file could not be had, the page says why", style="red")
 
 
-def _known(deployment: Deployment, batch: str) -> tuple[BatchCost | None, frozenset[tuple[str, StageName]]]:
-    """What the catalog says that the batch took and made; nothing, and a line that says so, when it does not answer."""
+def _known(deployment: Deployment, batch: str) -> dict[str, Any]:
+    """What the catalog says that the batch took, made, and may lose; nothing, and a line that says so, when it does not
+    answer.
+    """
     from magi2.catalog.cost import BatchCost
 
     try:
         catalog = deployment.catalog
-        if catalog.batches.get(batch) is not None:
+        if record := catalog.batches.get(batch):
             cost = BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch), deployment.price)
-            return cost, catalog.runs.made(batch)
+            return {"cost": cost, "made": catalog.runs.made(batch), "failure_limit": record.failure_limit}
         reason = "the catalog does not know the batch (magi2 catalog rebuild)"
     except (ConfigError, InfrastructureError) as error:
         reason = str(error)
     errors.print(f"no accelerator-seconds and no cost: {reason}", style="yellow")
-    return None, frozenset()
+    return {}

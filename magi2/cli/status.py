@@ -122,6 +122,7 @@ def _view(found: Sequence[BatchStatus], with_shards: bool, price: Price | None) 
     status = found[0]
     return Group(
         Text(_headline(status, price)),
+        *(Text(f"  failed: {_one_line(str(group))}: {group.first}") for group in status.failure_groups),
         _table(SHARD_COLUMNS, [_shard_cells(each, price) for each in status.shards]),
     )
 
@@ -141,9 +142,11 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table | Tex
 def _headline(status: BatchStatus, price: Price | None) -> str:
     batch = status.batch
     asked = f", asked to {batch.requested}" if batch.requested else ""
+    asked += f": {plain(status.paused_because)}" if status.paused_because else ""
     counts = status.counts
     clips = ", ".join(f"{count} {state}" for state, count in counts.clips.by_state.items() if count) or "no clips"
     parts = [clips]
+    parts += [str(status.failures)] if status.failures.failed else []
     parts += [f"{counts.found} of them finished before"] if counts.found else []
     parts += [f"{_time(status.seconds_left)} left"] if status.seconds_left is not None else []
     parts += [f"{counts.accelerator_seconds:,.0f} accelerator-seconds", _money(status.cost, price)]
@@ -153,9 +156,14 @@ def _headline(status: BatchStatus, price: Price | None) -> str:
 def _batch_cells(status: BatchStatus, price: Price | None) -> list[str]:
     batch = status.batch
     clips = status.counts.clips
-    done, failed = f"{clips.done}/{batch.clips_total}", str(clips.failed or "")
-    cells = [batch.batch_id, _one_line(batch.name)[:40], batch.requested or batch.state, done, failed]
+    failures = status.failures
+    done, failed = f"{clips.done}/{batch.clips_total}", f"{failures.failed}/{failures.limit}" if failures.failed else ""
+    cells = [batch.batch_id, _one_line(batch.name)[:40], _state(status), done, failed]
     return [*cells, _time(status.seconds_left), _money(status.cost, price)]
+
+
+def _state(status: BatchStatus) -> str:
+    return "stopped" if status.failures.is_stopped else str(status.batch.requested or status.batch.state)
 
 
 def _shard_cells(shard: ShardStatus, price: Price | None) -> list[str]:

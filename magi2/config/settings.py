@@ -59,7 +59,7 @@ class Settings:
     configs: Path = field(default_factory=lambda: installed_folder("configs"))
     """Folder with models/, profiles/ and negative_prompt.txt (MAGI2_CONFIGS)."""
     airflow_url: str | None = None
-    """Address of Airflow's API server, for `magi2 rerun` (MAGI2_AIRFLOW_URL)."""
+    """Address of Airflow's API server, for `magi2 batch` and `magi2 rerun` (MAGI2_AIRFLOW_URL)."""
     airflow_user: str | None = None
     """Who logs in there; unset where every visitor is an admin (MAGI2_AIRFLOW_USER)."""
     airflow_password: str | None = field(default=None, repr=False)

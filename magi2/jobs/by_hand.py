@@ -14,7 +14,7 @@ import pwd
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -60,6 +60,7 @@ class Asked:
     profiles: Mapping[str, Profile]
     name: str = "prompt"
     source: str = COMMAND_LINE
+    options: BatchOptions = field(default_factory=BatchOptions)
 
     @property
     def batch_id(self) -> str:
@@ -83,7 +84,8 @@ class BatchByHand:
         """The job of a shard's stage, which begins."""
         address, identity = self.deployment.settings.store, self.deployment.store_identity
         place = self.plan.batch_id, shard, stage, address
-        self.job = StageJob(*place, store_identity=identity, attempt=self.attempt)
+        force = stage.value in self.plan.options.force
+        self.job = StageJob(*place, store_identity=identity, attempt=self.attempt, force=force)
         return self.job
 
     def stop(self, error: BaseException) -> None:
@@ -165,7 +167,7 @@ def _begin(asked: Asked, batch_id: str, deployment: Deployment) -> BatchByHand:
         source=asked.source,
         store=store,
         book_of=book_of,
-        options=BatchOptions(),
+        options=asked.options,
         origin={"requested_by": user_name()},
         clips_per_shard=len(asked.clips),
     )
@@ -239,6 +241,7 @@ def _report(
         cost=cost,
         made=made,
         thresholds=deployment.thresholds,
+        failure_limit=recorder.failure_limit(batch_id),
     )
     save_report(report, deployment.store)
     recorder.on_report(report)

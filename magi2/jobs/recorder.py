@@ -20,13 +20,14 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
 from magi2.batches.receipts import final_places
 from magi2.batches.refused import RefusedBatch
-from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
+from magi2.catalog import BatchRecord, BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
 from magi2.catalog.engine import RETRY_S
 from magi2.catalog.shards import ShardPosition
 from magi2.config.price import Price
 from magi2.deployment import Deployment
 from magi2.errors import (
+    BatchCancelledError,
     CancelledError,
     ConfigError,
     InfrastructureError,
@@ -128,14 +129,18 @@ class CatalogRecorder:
         runs = [replace(ended, clip_id=clip_id) for clip_id in self._unfinished]
         tried_again = job.is_tried_again(error)
         self._enter(lambda catalog: catalog.runs.finish(job.batch_id, runs, tried_again=tried_again))
+        if state is RunState.FAILED and not tried_again:
+            self._enter(lambda catalog: _pause_at_streak(catalog, job))
 
     def on_lost(self, batch_id: str, error: Magi2Error) -> None:
         """Whoever worked on the batch is gone without a word."""
         self._enter(lambda catalog: catalog.runs.end_running(batch_id, error))
 
     def on_set_aside(self, job: StageJob, clip_ids: Sequence[str], error: Magi2Error) -> None:
-        """The stage does not start, now or later, with these clips: the batch is cancelled or its budget spent."""
-        state = ClipState.CANCELLED if isinstance(error, CancelledError) else ClipState.SKIPPED
+        """The stage does not start, now or later, with these clips: the batch is cancelled, stopped or has spent its
+        budget.
+        """
+        state = ClipState.CANCELLED if isinstance(error, BatchCancelledError) else ClipState.SKIPPED
         self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error)))
 
     def cost(self, batch_id: str, price: Price | None) -> BatchCost | None:
@@ -145,6 +150,12 @@ class CatalogRecorder:
             lambda catalog: found.append(BatchCost.from_seconds(catalog.runs.accelerator_seconds(batch_id), price))
         )
         return found[0] if found else None
+
+    def failure_limit(self, batch_id: str) -> int | None:
+        """How many clips of a batch may fail by now, or None when the catalog does not say."""
+        found: list[BatchRecord | None] = []
+        self._enter(lambda catalog: found.append(catalog.batches.get(batch_id)))
+        return found[0].failure_limit if found and found[0] else None
 
     def made(self, batch_id: str) -> frozenset[tuple[str, StageName]]:
         """Clip ids and stages that a batch made in any of its attempts, as far as the catalog says."""
@@ -185,6 +196,8 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
         on_bad_rows=plan.options.on_bad_rows,
         priority=plan.options.priority,
         budget=plan.options.budget,
+        on_limit=plan.options.at_limit,
+        failure_streak=plan.options.failure_streak,
         dag_id=plan.origin.get("dag_id"),
         run_id=plan.origin.get("run_id"),
         requested_by=plan.origin.get("requested_by"),
@@ -200,6 +213,8 @@ def _enter_plan(catalog: Catalog, store: ArtifactStore, plan: BatchPlan) -> None
     for shard in plan.shards:
         planned = (PlannedClip(clip, shard.number, shard.finished.get(clip.clip_id)) for clip in shard.clips)
         catalog.clips.add(plan.batch_id, planned)
+        if plan.by_hand:  # of an earlier call no failure counts
+            catalog.clips.set_aside(plan.batch_id, [clip.clip_id for clip in shard.clips], ClipState.WAITING, None)
 
 
 def _enter_refusal(catalog: Catalog, refused: RefusedBatch) -> None:
@@ -242,9 +257,16 @@ def _enter_result(catalog: Catalog, store: ArtifactStore, job: StageJob, event: 
     )
     tried_again = event.error_code is not None and job.is_tried_again(error_from_code(event.error_code, ""))
     catalog.runs.finish(job.batch_id, [run], tried_again=tried_again)
+    if run.state is RunState.FAILED and not tried_again:
+        _pause_at_streak(catalog, job)
     record = catalog.clips.get(job.batch_id, event.clip_id) if job.stage is StageName.DELIVER else None
     if record is not None:
         catalog.clips.place(job.batch_id, event.clip_id, final_places(store, job.batch_id, record.clip))
+
+
+def _pause_at_streak(catalog: Catalog, job: StageJob) -> None:
+    if streak := catalog.control.pause_at_streak(job.batch_id, job.stage):
+        logger.warning("batch %s is paused: %s", job.batch_id, streak)
 
 
 def _shard_position(job: StageJob, position: Position) -> ShardPosition:
@@ -278,7 +300,8 @@ def _enter_report(catalog: Catalog, store: ArtifactStore, report: ReportDocument
             _enter_file(catalog, store, report.batch_id, clip)
     for clip in (clip for clip in report.failed if clip.clip_id):
         _enter_failure(catalog, report.batch_id, clip)
-    for clips, state in ((report.over_budget, ClipState.SKIPPED), (report.cancelled, ClipState.CANCELLED)):
+    skipped = *report.over_budget, *report.stopped
+    for clips, state in ((skipped, ClipState.SKIPPED), (report.cancelled, ClipState.CANCELLED)):
         for clip in clips:
             catalog.clips.set_aside(report.batch_id, [clip.clip_id or ""], state, clip.reason or state)
     ended = BatchState.DONE if report.is_within_limit else BatchState.FAILED

@@ -61,6 +61,7 @@ from magi2.stages.progress import Progress
 from magi2.stages.render import Outcome, run_stage
 from magi2.types import Clip, StageName, clip_stages
 
+USUAL_OPTIONS = BatchOptions()
 PAUSED_S = 5.0
 """Until a render that has to wait asks again."""
 
@@ -68,8 +69,8 @@ PAUSED_S = 5.0
 class ClipRender:
     """Clips with their profiles by digest, and the layout that was asked for, if one was.
 
-    `name` and `source` are those of their batch, whose id is `batch_id`. `out` is the folder that is their target
-    `magi2.delivery.names.OUT`.
+    `name`, `source` and `options` are those of their batch, whose id is `batch_id`. `out` is the folder that is their
+    target `magi2.delivery.names.OUT`.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class ClipRender:
         source: str = COMMAND_LINE,
         layout: str | None = None,
         out: Path | None = None,
+        options: BatchOptions = USUAL_OPTIONS,
         progress: Progress,
     ) -> None:
-        self._asked = Asked(clips, profiles, name, source)
+        self._asked = Asked(clips, profiles, name, source, options)
         groups = {digest: [clip for clip in clips if clip.profile_digest == digest] for digest in profiles}
         self._groups = [(profiles[digest], group) for digest, group in groups.items() if group]
         self._deployment = deployment
@@ -205,7 +207,9 @@ class ClipRender:
             lease = LeaseKeeper(store, job.batch_id, job.shard, lease_days)
             between_clips = lease.after(self._check_of(job.batch_id).check)
             teller = EventTeller(on_event, peak_memory=_peak_memory(context))
-            context = replace(context, progress=teller, before_clip=between_clips, patience=self._patience)
+            forced = frozenset({job.stage}) if job.force else frozenset[StageName]()
+            given: dict[str, Any] = {"progress": teller, "force": forced, "patience": self._patience}
+            context = replace(context, before_clip=between_clips, **given)
             results = run_stage(context, job.stage, work.clips)
             place = job.batch_id, job.shard, job.stage, job.attempt
             self._patience(lambda: write_results(store, *place, results))

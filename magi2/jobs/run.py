@@ -21,7 +21,7 @@ from magi2.batches.results import write_results
 from magi2.catalog.gate import check_may_start
 from magi2.checkpoints.whole import required_components
 from magi2.deployment import Deployment
-from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError
+from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError, StoppedError
 from magi2.files import machine_error
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.lookup import StoredClip, reusable_results
@@ -72,10 +72,10 @@ def run_stage_job(
 
     `recorder` enters the course in the catalog, which is also asked whether the stage may start; None for a batch that
     the catalog does not know. `on_event` hears of progress. `patience` waits for a store that is away.
-    Raises: PausedError when the work has to wait; BatchCancelledError or BudgetSpentError when it will not be done, its
-    clips then being set aside; CheckpointError when something is to be made and the weights are hollow; what `compute`
-    raises when there are no results, which the report will name; InfrastructureError when a disk is behind an error,
-    whatever its class.
+    Raises: PausedError when the work has to wait; BatchCancelledError, BudgetSpentError or StoppedError when it will
+    not be done, its clips then being set aside; CheckpointError when something is to be made and the weights are
+    hollow; what `compute` raises when there are no results, which the report will name; InfrastructureError when a
+    disk is behind an error, whatever its class.
     """
     try:
         return _results(work, deployment, compute, recorder, on_event, patience)
@@ -170,5 +170,5 @@ def _write_down(work: StageWork, error: Magi2Error, store: ArtifactStore, record
         save_failure(store, job.batch_id, job.shard, job.stage, error, attempt=job.attempt)
     except Magi2Error as second:
         logger.warning("the report will not name the reason: %s", second)
-    if recorder and isinstance(error, BatchCancelledError | BudgetSpentError):
+    if recorder and isinstance(error, BatchCancelledError | BudgetSpentError | StoppedError):
         recorder.on_set_aside(job, work.clip_ids, error)

@@ -29,6 +29,7 @@ from magi2.errors import (
     MAX_PROMPT,
     BatchCancelledError,
     BudgetSpentError,
+    StoppedError,
     cut,
 )
 from magi2.quality.thresholds import USUAL, Thresholds
@@ -37,7 +38,7 @@ from magi2.report.markdown import to_markdown
 from magi2.report.outcomes import BatchResults, ShardOutcomes, judged, reported, stored_file
 from magi2.types import StageName, profile_stages
 
-LISTS = ("failed", "flagged", "over_budget", "cancelled", "done")
+LISTS = ("failed", "flagged", "over_budget", "cancelled", "stopped", "done")
 """The lists of a report, in the order in which people want them."""
 
 
@@ -49,12 +50,14 @@ def build_report(
     cost: BatchCost | None = None,
     made: Collection[tuple[str, StageName]] = (),
     thresholds: Thresholds = USUAL,
+    failure_limit: int | None = None,
 ) -> ReportDocument:
     """The report of a planned batch; a clip that is not finished has failed in the first stage without a result.
 
     `started_at` is when its run began, by default when it was planned. `cost` is what the catalog knows of it, `made`
     the clip ids and stages that any attempt of the batch has made: what a later one reuses of them counts as made.
-    `thresholds` say what of the clips' measures counts as a defect.
+    `thresholds` say what of the clips' measures counts as a defect. `failure_limit` is the batch's by now, by default
+    as it was planned.
     Results that cannot be read are the reason that stands at the clips which only they could tell of.
     Raises: InputError for an unknown batch, CorruptedArtifactError for another damaged document.
     """
@@ -86,7 +89,8 @@ def build_report(
         name=batch.name,
         source=batch.source,
         run_id=batch.run_id,
-        failure_limit=batch.options.failure_limit,
+        failure_limit=batch.options.failure_limit if failure_limit is None else failure_limit,
+        on_limit=batch.options.on_limit,
         seconds=(now - (started_at or batch.created_at)).total_seconds(),
         finished_at=now,
         **{name: tuple(members) for name, members in lists.items()},
@@ -110,7 +114,11 @@ def _list_of(clip: ReportedClip) -> str:
     """Where a clip belongs."""
     if clip.stage is None:
         return "flagged" if clip.flags else "done"
-    unrendered = {BudgetSpentError.code: "over_budget", BatchCancelledError.code: "cancelled"}
+    unrendered = {
+        BudgetSpentError.code: "over_budget",
+        BatchCancelledError.code: "cancelled",
+        StoppedError.code: "stopped",
+    }
     return unrendered.get(clip.error_code or "", "failed")
 
 

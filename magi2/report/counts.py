@@ -14,6 +14,7 @@ STATES = {
     "flagged": ClipState.DONE,
     "over_budget": ClipState.SKIPPED,
     "cancelled": ClipState.CANCELLED,
+    "stopped": ClipState.SKIPPED,
     "done": ClipState.DONE,
 }
 """What the catalog calls the clips of each list."""

@@ -49,11 +49,12 @@ def export_report(
     cost: BatchCost | None = None,
     made: Collection[tuple[str, StageName]] = (),
     thresholds: Thresholds = USUAL,
+    failure_limit: int | None = None,
 ) -> Exported:
     """Write the batch's report to `folder`, or bring the one that is there up to date.
 
     `clips` says what becomes of the delivered files: copies, addresses in the store (which a bucket honours for
-    `LONGEST_LINK`), or nothing; `cost` and `made` are what the catalog knows of the batch,
+    `LONGEST_LINK`), or nothing; `cost`, `made` and `failure_limit` are what the catalog knows of the batch,
     `thresholds` those of defects.
     Raises: InputError for an unknown batch, for links to a server that has no address for browsers, or a folder that
     holds anything else or cannot be written to.
@@ -63,7 +64,7 @@ def export_report(
             f"--clips link: browsers have no way to the server of {store.url}",
             hint="take --clips copy, or add &public_endpoint=https://host to MAGI2_STORE",
         )
-    shared = share(store, batch_id, cost, made, thresholds)
+    shared = share(store, batch_id, cost, made, thresholds, failure_limit)
     _take(folder, batch_id)
     with_files = tuple(_with_files(clip, store, folder, clips) for clip in shared.clips)
     shared = replace(shared, clips=with_files)

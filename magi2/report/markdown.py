@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from magi2.batches.failure_groups import FailureGroup
 from magi2.batches.schema import Receipt, ReportDocument, ReportedClip, StageCount
 from magi2.config.price import amount_text
 from magi2.report.defects import flags_with_times
@@ -17,13 +18,14 @@ def to_markdown(report: ReportDocument) -> str:
 
 def _markdown(report: ReportDocument) -> Iterator[str]:
     counts = report.counts
-    verdict = "within" if report.is_within_limit else "over"
     yield f"# Batch {_cell(report.name)}"
     yield ""
     yield f"Batch `{report.batch_id}`, run `{report.run_id or 'by hand'}`, {counts['seconds']} s."
     yield ""
     yield f"- {counts['clips_done']} clips done"
-    yield f"- {counts['clips_failed']} clips failed, {verdict} the limit of {report.failure_limit}"
+    yield f"- {report.failure_count}"
+    if report.stopped:
+        yield f"- {len(report.stopped)} clips left out when the batch stopped"
     if report.budget is not None:
         yield f"- {len(report.over_budget)} clips skipped for lack of budget, which is {_money(report, report.budget)}"
     if report.cancelled:
@@ -39,17 +41,23 @@ def _markdown(report: ReportDocument) -> Iterator[str]:
     yield _cost_line(report)
     for tier, count in _tiers(report).items():
         yield f"- {count} clips of tier {tier}"
+    groups = (_group_cells(report, each) for each in report.failure_groups)
+    yield from _table("Failures by kind", ("count", "stage", "code", "example", "first clips"), groups)
     yield from _table("Failed", ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, report.failed))
     yield from _table("Flagged", ("clip", "name", "flags", "prompt"), map(_flagged_cells, report.flagged))
     places = ((clip, receipt) for clip in (*report.done, *report.flagged) for receipt in clip.deliveries)
     yield from _table(
         "Delivered", ("clip", "target", "name", "marked", "signed"), (_delivered_cells(*place) for place in places)
     )
-    for title, unrendered in (("Skipped (budget)", report.over_budget), ("Cancelled", report.cancelled)):
+    for title, unrendered in (
+        ("Skipped (budget)", report.over_budget),
+        ("Skipped (stopped)", report.stopped),
+        ("Cancelled", report.cancelled),
+    ):
         yield from _table(title, ("clip", "name", "stage", "reason", "prompt"), map(_failed_cells, unrendered))
     header = ("stage", "computed", "reused", "failed", "seconds", "accelerator seconds", "cost")
     yield from _table("Stages", header, (_stage_cells(report, *item) for item in report.stages.items()))
-    clips = (*report.failed, *report.flagged, *report.over_budget, *report.cancelled, *report.done)
+    clips = (*report.failed, *report.flagged, *report.over_budget, *report.stopped, *report.cancelled, *report.done)
     priced = [clip for clip in clips if clip.accelerator_seconds]
     costs = ("clip", "name", "accelerator seconds", "cost")
     yield from _table("Cost", costs, (_cost_cells(report, clip) for clip in priced))
@@ -64,7 +72,10 @@ def _cost_line(report: ReportDocument) -> str:
 
 def _tiers(report: ReportDocument) -> Counter[str]:
     """Clips by their tier and the share of the evaluations."""
-    clips = (*report.done, *report.flagged, *report.failed, *report.over_budget, *report.cancelled)
+    clips = (
+        *(*report.done, *report.flagged, *report.failed),
+        *(*report.over_budget, *report.stopped, *report.cancelled),
+    )
     return Counter(clip.tier for clip in clips if clip.tier)
 
 
@@ -80,6 +91,12 @@ def _cost_cells(report: ReportDocument, clip: ReportedClip) -> list[object]:
 
 def _money(report: ReportDocument, amount: float | None) -> str:
     return "" if amount is None else amount_text(amount, report.currency or "")
+
+
+def _group_cells(report: ReportDocument, group: FailureGroup) -> list[object]:
+    names = {clip.clip_id: ", ".join(clip.names) for clip in report.failed}
+    first = "; ".join(names.get(clip) or clip[:12] for clip in group.clips)
+    return [group.count, group.stage, group.code, group.example, first]
 
 
 def _failed_cells(clip: ReportedClip) -> list[object]:

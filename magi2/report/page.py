@@ -21,6 +21,7 @@ from magi2.report.shared import SharedClip, SharedReport
 UNRENDERED = {
     "failed": "Failures",
     "over_budget": "Not rendered: the budget was spent",
+    "stopped": "Not rendered: too many clips had failed",
     "cancelled": "Not rendered: cancelled",
 }
 """The lists whose clips have a reason."""
@@ -74,6 +75,7 @@ def _body(shared: SharedReport) -> Iterator[Element]:
     if not shared.is_final:
         yield _node("p", "This batch has not ended: what is not finished stands among the failures.", class_="note")
     yield _figures(report)
+    yield from _failure_groups(report)
     for state, title in UNRENDERED.items():
         yield from _unrendered(title, [clip for clip in shared.clips if clip.state == state])
     for state in TITLES:
@@ -83,18 +85,20 @@ def _body(shared: SharedReport) -> Iterator[Element]:
 
 
 def _figures(report: ReportDocument) -> Element:
+    failed = str(len(report.failed))
     figures = [
         ("done", str(len(report.done))),
         ("flagged", str(len(report.flagged))),
         *([("not measured", str(unmeasured))] if (unmeasured := report.counts["clips_unmeasured"]) else []),
         ("reused, made before this batch", str(report.counts["clips_reused"])),
-        (f"failed, {report.failure_limit} allowed", str(len(report.failed))),
+        (f"failed of at most {report.failure_limit}{': stopped' if report.failure_count.is_stopped else ''}", failed),
         ("from start to end", duration(report.seconds)),
     ]
     if report.counts["clips_delivered"]:
         names = {"clips_delivered": "delivered", "clips_marked": "marked as made by AI", "clips_signed": "signed"}
         figures += [(label, str(report.counts[name])) for name, label in names.items()]
     figures += [("over budget", str(len(report.over_budget)))] if report.over_budget else []
+    figures += [("stopped", str(len(report.stopped)))] if report.stopped else []
     figures += [("cancelled", str(len(report.cancelled)))] if report.cancelled else []
     if report.accelerator_seconds is not None:
         figures.append(("on accelerators", duration(report.accelerator_seconds)))
@@ -103,6 +107,16 @@ def _figures(report: ReportDocument) -> Element:
         figures.append((f"cost{budget}", _money(report, report.cost)))
     tiles = (_node("div", _node("dd", value), _node("dt", label)) for label, value in figures)
     return _node("dl", *tiles, class_="figures")
+
+
+def _failure_groups(report: ReportDocument) -> Iterator[Element]:
+    rows: list[list[Child]] = [
+        [str(each.count), each.stage or "", each.code or "", _text(each.example or ""), _text(each.first)]
+        for each in report.failure_groups
+    ]
+    if rows:
+        yield _node("h2", "Failures by kind")
+        yield _table(("count", "stage", "code", "example", "first clips"), rows)
 
 
 def _unrendered(title: str, clips: Sequence[SharedClip]) -> Iterator[Element]:

@@ -65,10 +65,11 @@ def share(
     cost: BatchCost | None,
     made: Collection[tuple[str, StageName]] = (),
     thresholds: Thresholds = USUAL,
+    failure_limit: int | None = None,
 ) -> SharedReport:
     """The batch as it stands, without files yet; the rest is as in `build_report`, which says what it raises."""
     batch, stored = load_batch(store, batch_id), load_report(store, batch_id)
-    report = build_report(store, batch_id, cost=cost, made=made, thresholds=thresholds)
+    report = build_report(store, batch_id, cost=cost, made=made, thresholds=thresholds, failure_limit=failure_limit)
     if stored is not None:
         report = report.model_copy(update={"seconds": stored.seconds})  # of the run, not up to this moment
     whole = {clip.clip_id: clip for clip in batch_clips(store, batch_id)}

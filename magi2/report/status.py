@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from magi2.batches.failure_groups import FailureGroup
+from magi2.batches.failure_limit import FailureCount
 from magi2.catalog import BatchRecord, Catalog
 from magi2.catalog.counts import BatchCounts
 from magi2.catalog.overview import Overview
@@ -58,24 +60,39 @@ class ShardStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStatus:
-    """A batch as it stands; its shards where only one batch was asked for."""
+    """A batch as it stands; its shards and kinds of failures where only one batch was asked for.
+
+    `paused_because` says who paused it, or what it was paused for by itself.
+    """
 
     batch: BatchRecord
     counts: BatchCounts
     seconds_left: float | None
     cost: float | None
-    shards: tuple[ShardStatus, ...]
+    shards: tuple[ShardStatus, ...] = ()
+    failure_groups: tuple[FailureGroup, ...] = ()
+    paused_because: str | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether nothing of it will change by itself."""
         return self.batch.state in FINISHED_BATCH
 
+    @property
+    def failures(self) -> FailureCount:
+        """The failures, refused rows among them, beside their limit."""
+        return self.batch.failures(self.counts.clips.failed + self.counts.refused_rows)
+
     def to_json(self) -> dict[str, Any]:
         """The status as JSON values."""
         names = ("batch_id", "name", "source", "state", "requested", "run_id", "requested_by", "priority", "budget")
         return {
             **{name: getattr(self.batch, name) for name in names},
+            "failures": str(self.failures),
+            "failure_limit": self.batch.failure_limit,
+            "is_stopped": self.failures.is_stopped,
+            "failure_groups": [group.to_json() for group in self.failure_groups],
+            "paused_because": self.paused_because,
             "found": self.counts.found,
             "seconds_left": self.seconds_left,
             "accelerator_seconds": self.counts.accelerator_seconds,
@@ -111,25 +128,27 @@ def batch_status(catalog: Catalog, batch_id: str, price: Price | None, *, at: da
         )
         for number, shard in shards.items()
     )
-    return _status(batch, counts, price, at, tuple(statuses))
+    status = _status(catalog, batch, counts, price, at)
+    groups = catalog.batches.failure_groups(batch_id)
+    return replace(status, shards=tuple(statuses), failure_groups=tuple(groups))
 
 
 def recent_batches(catalog: Catalog, price: Price | None, *, limit: int, at: datetime) -> list[BatchStatus]:
     """The newest batches, without their shards."""
     batches = catalog.batches.search(limit=limit).rows
     counts = Overview(catalog.database).counts([batch.batch_id for batch in batches])
-    return [_status(batch, counts[batch.batch_id], price, at, ()) for batch in batches]
+    return [_status(catalog, batch, counts[batch.batch_id], price, at) for batch in batches]
 
 
 def _status(
-    batch: BatchRecord, counts: BatchCounts, price: Price | None, at: datetime, shards: tuple[ShardStatus, ...]
+    catalog: Catalog, batch: BatchRecord, counts: BatchCounts, price: Price | None, at: datetime
 ) -> BatchStatus:
     return BatchStatus(
         batch=batch,
         counts=counts,
         seconds_left=None if batch.state in FINISHED_BATCH else counts.seconds_left(at),
         cost=price.cost(counts.accelerator_seconds) if price else None,
-        shards=shards,
+        paused_because=catalog.control.pause_reason(batch),
     )
 
 

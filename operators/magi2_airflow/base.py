@@ -19,9 +19,11 @@ from magi2.errors import (
     InfrastructureError,
     Magi2Error,
     PausedError,
+    StoppedError,
 )
 from magi2.types import StageName
 from magi2_airflow.links import ClipsLink, LogLink, ManifestLink
+from magi2_airflow.notifiers import streak_notices, tell
 from magi2_airflow.places import CPU, EVERYWHERE
 
 if TYPE_CHECKING:
@@ -103,9 +105,9 @@ class StageOperator(Magi2Operator):
     A clip that fails is in the counts and in the stage's results, and does not fail the task. One that met a fault that
     may pass does, once the others are made, as long as the task has tries left: the next one makes the rest. While the
     batch is paused, or another goes first, the task waits without a slot of its pool; it is skipped when the batch is
-    cancelled or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in sp8.cfg1.ep4; by
-    default that of MAGI2_LAYOUT, else all accelerators of the host, and one for decode. A task that waits asks again
-    after `wait`.
+    cancelled or stopped, or its budget is spent. `layout` spreads preview, refine and decode over ranks, as in
+    sp8.cfg1.ep4; by default that of MAGI2_LAYOUT, else all accelerators of the host, and one for decode. A task that
+    waits asks again after `wait`.
     """
 
     stage: ClassVar[StageName]
@@ -152,8 +154,9 @@ class StageOperator(Magi2Operator):
             results = run_stage_job(work, deployment, self.compute, recorder=recorder, patience=patience)
         except PausedError as error:
             logger.info("%s waits: %s", job.title, error)
+            _tell_of_streak(job.batch_id, deployment)
             raise AirflowRescheduleException(datetime.now(UTC) + self.wait) from error  # type: ignore[no-untyped-call]
-        except (BatchCancelledError, BudgetSpentError) as error:
+        except (BatchCancelledError, BudgetSpentError, StoppedError) as error:
             raise AirflowSkipException(str(error)) from error
         states = Counter(result.state for result in results)
         counts = {state: states[state] for state in ("made", "reused", "failed")}
@@ -193,6 +196,15 @@ class StageOperator(Magi2Operator):
             is_last_try=ti.try_number > ti.max_tries,
             worker_module=self.worker_module,
         )
+
+
+def _tell_of_streak(batch_id: str, deployment: Deployment) -> None:
+    """Tell people that the batch paused itself, if it did: no callback is made for a task that waits."""
+    try:
+        for notice in streak_notices(batch_id, deployment):
+            tell(notice, deployment)
+    except Magi2Error as error:
+        logger.warning("cannot know why batch %s is paused: %s", batch_id, error)
 
 
 def end_with_supervisor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from magi2.batches.failure_limit import USUAL_STREAK
 from magi2.checkpoints.fit import fitting_profile
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import experimental_names, profile_names
@@ -58,7 +59,11 @@ RENDER_PARAMS = {
         description=f"For rows that name none. Experimental: {', '.join(EXPERIMENTAL) or 'none'}",
     ),
     "failure_limit": Param(
-        0, type="integer", minimum=0, title="Failure limit", description="Clips that may fail before the run does"
+        0,
+        type="integer",
+        minimum=0,
+        title="Failure limit",
+        description="Clips that may fail before the run does; from 1 on a batch that passes it stops",
     ),
     "on_bad_rows": Param(
         "refuse",
@@ -66,6 +71,23 @@ RENDER_PARAMS = {
         enum=["refuse", "skip"],
         title="Bad rows",
         values_display={"refuse": "Refuse the whole file", "skip": "Skip them and count them as failed"},
+    ),
+    "on_limit": Param(
+        None,
+        type=["string", "null"],
+        enum=["stop", "continue", None],
+        title="Passed limit",
+        values_display={"stop": "Stop the batch", "continue": "Render the other clips and fail at the end"},
+        description="Empty: a limit from 1 on stops",
+        section="More",
+    ),
+    "failure_streak": Param(
+        USUAL_STREAK,
+        type="integer",
+        minimum=0,
+        title="Equal failures",
+        description="So many clips in a row that fail in one stage with one error pause the batch; 0: never",
+        section="More",
     ),
     "overrides": Param(
         [],

@@ -76,20 +76,25 @@ class BatchFinished(Magi2Notifier):
 
 
 class FailureLimitPassed(Magi2Notifier):
-    """For a stage's task: more clips failed for good than the batch allows, while the rest still runs."""
+    """For a stage's task: more clips failed for good than the batch allows, or equal failures in a row paused it."""
 
     def notices(self, context: Context) -> Iterable[Notice]:
         from magi2.deployment import Deployment
 
         task: Any = context["ti"].task
-        catalog = Deployment.from_environment().catalog
+        deployment = Deployment.from_environment()
+        catalog = deployment.catalog
         batch = catalog.batches.get(task.batch_id)
         if batch is None:
             return []
         # A shard whose task has ended without results is lost; those of other tasks may be tried again.
         lost = int(task.shard) if context.get("exception") is not None else None
         failed = catalog.batches.lost_clips(task.batch_id, lost_shard=lost)
-        return [_too_many(batch.batch_id, failed, batch.failure_limit)] if failed > batch.failure_limit else []
+        found = streak_notices(task.batch_id, deployment)
+        return [
+            *found,
+            *([_too_many(batch.batch_id, failed, batch.failure_limit)] if failed > batch.failure_limit else []),
+        ]
 
 
 class Findings(Magi2Notifier):
@@ -98,6 +103,19 @@ class Findings(Magi2Notifier):
     def notices(self, context: Context) -> Iterable[Notice]:
         ti = context["ti"]
         return [Notice(**found) for found in ti.xcom_pull(task_ids=ti.task_id) or ()]
+
+
+def streak_notices(batch_id: str, deployment: Deployment) -> list[Notice]:
+    """That a batch is paused because of equal failures, if it is; each pause is told. Raises as `Control` does."""
+    from magi2.catalog.streak import Streak
+
+    catalog = deployment.catalog
+    batch, pause = catalog.batches.get(batch_id), catalog.control.last_pause(batch_id)
+    streak = Streak.of(pause.arguments) if pause else None
+    if batch is None or not batch.is_paused or pause is None or streak is None:
+        return []
+    text = f"batch {batch.name} ({batch_id}) is paused: {streak}; look at it and resume it"
+    return [Notice("failure_streak", f"{batch_id}/{pause.at.isoformat()}", text, streak.to_json())]
 
 
 def tell(notice: Notice, deployment: Deployment) -> None:
@@ -161,8 +179,9 @@ def _summary(report: ReportDocument) -> str:
         "clips_failed": "failed",
         "clips_over_budget": "skipped for lack of budget",
         "clips_cancelled": "cancelled",
+        "clips_stopped": "left out when it stopped",
     }
-    counts = ", ".join(f"{report.counts[name]} {word}" for name, word in words.items() if report.counts[name])
+    counts = ", ".join(f"{report.counts[name]} {word}" for name, word in words.items() if report.counts.get(name))
     reused = f"; {report.counts['clips_reused']} made before this batch" if report.counts["clips_reused"] else ""
     cost = "" if report.cost is None else f"; {amount_text(report.cost, report.currency or '')}"
     return f"batch {report.name} ({report.batch_id}) has ended: {counts or 'no clips'}{reused}{cost}"
@@ -175,5 +194,5 @@ def _figures(report: ReportDocument) -> dict[str, Any]:
 
 
 def _too_many(batch_id: str, failed: float, limit: int) -> Notice:
-    text = f"batch {batch_id}: {failed} clips failed, it allows {limit}"
+    text = f"batch {batch_id}: {failed} failed of at most {limit}"
     return Notice("failure_limit", batch_id, text, {"clips_failed": failed, "failure_limit": limit})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
+from magi2.batches.failure_limit import USUAL_STREAK
 from magi2.errors import InputError
 from magi2_airflow.base import Magi2Operator
 from magi2_airflow.links import ClipsLink
@@ -36,6 +37,8 @@ class PlanOperator(Magi2Operator):
     :param name: what the batch is called, by default as its file.
     :param profile: name of the one for rows that name none.
     :param failure_limit: clips that may fail before the run does.
+    :param on_limit: stop when more failed, or continue and fail at the end; by default a limit from 1 on stops.
+    :param failure_streak: equal failures in a row that pause the batch; 0 never does.
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
     :param overrides: `dotted.key=value` strings that change every profile.
     :param force: stages to compute again and compare.
@@ -54,6 +57,8 @@ class PlanOperator(Magi2Operator):
         "name",
         "profile",
         "failure_limit",
+        "on_limit",
+        "failure_streak",
         "on_bad_rows",
         "overrides",
         "force",
@@ -77,6 +82,8 @@ class PlanOperator(Magi2Operator):
         name: str | None = None,
         profile: str = "1080p",
         failure_limit: int = 0,
+        on_limit: str | None = None,
+        failure_streak: int = USUAL_STREAK,
         on_bad_rows: str = "refuse",
         overrides: Sequence[str] | None = None,
         force: Sequence[str] | None = None,
@@ -95,6 +102,8 @@ class PlanOperator(Magi2Operator):
         self.name = name
         self.profile = profile
         self.failure_limit = failure_limit
+        self.on_limit = on_limit
+        self.failure_streak = failure_streak
         self.on_bad_rows = on_bad_rows
         self.overrides = overrides
         self.force = force
@@ -160,6 +169,8 @@ class PlanOperator(Magi2Operator):
             None if self.budget is None else float(self.budget),
             self.delivery_target or None,
             self.delivery_name or None,
+            self.on_limit or None,  # type: ignore[arg-type]  # checked there
+            int(self.failure_streak),
         )
         shared: dict[str, Any] = {
             "settings": deployment.settings,

@@ -40,19 +40,21 @@ class ReportOperator(Magi2Operator):
         cost, made = recorder.cost(self.batch_id, deployment.price), recorder.made(self.batch_id)
         begun = context["dag_run"].start_date
         known: dict[str, Any] = {"started_at": begun, "cost": cost, "made": made, "thresholds": deployment.thresholds}
+        known["failure_limit"] = recorder.failure_limit(self.batch_id)
         report = patience(lambda: build_report(store, self.batch_id, **known))
         address = patience(lambda: save_report(report, store))
         summary: dict[str, Any] = {"batch_id": self.batch_id, "report": address, **report.counts}
         recorder.on_report(report)
         for clip in report.failed:
             logger.error("%s failed in %s: %s", clip.clip_id or clip.names[0], clip.stage, clip.reason)
+        for group in report.failure_groups:
+            logger.error("failures: %s", group)
         logger.info("%s", ", ".join(f"{name}={value}" for name, value in summary.items()))
         if report.cancelled:
             raise AirflowFailException(f"the batch was cancelled before {len(report.cancelled)} clips were rendered")
         if not report.is_within_limit:
-            raise AirflowFailException(
-                f"{len(report.failed)} clips failed, the batch allows {report.failure_limit}: {summary['report']}"
-            )
+            told = f"{len(report.failed)} clips failed, the batch allows {report.failure_limit}: {summary['report']}"
+            raise AirflowFailException(told + (" (it was stopped)" if report.failure_count.is_stopped else ""))
         for asset in self.outlets:
             context["outlet_events"][asset].extra = summary
         return summary

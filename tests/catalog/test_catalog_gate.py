@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from magi2.catalog import Actor, BatchState, Catalog, NewBatch, PlannedClip, Run
 from magi2.catalog.engine import RETRY_S
 from magi2.catalog.gate import CancelCheck, check_may_start
 from magi2.config.settings import Settings
-from magi2.errors import BatchCancelledError, BudgetSpentError, ConfigError, InfrastructureError, PausedError
+from magi2.errors import (
+    BatchCancelledError,
+    BudgetSpentError,
+    ConfigError,
+    InfrastructureError,
+    PausedError,
+    StoppedError,
+)
 from magi2.types import Clip, StageName
 from tests.catalog.catalog_samples import StoredPlan
 
@@ -158,3 +166,50 @@ def test_wish_is_heard_once_the_catalog_is_back(tmp_path: Path) -> None:
     now[0] = RETRY_S
     with pytest.raises(PausedError):
         between.check()
+
+
+def test_passed_limit_starts_nothing_more_until_it_is_raised(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    night.add("day", failure_limit=1, on_limit="stop")  # type: ignore[arg-type]
+    one, _ = night.add("dusk", failure_limit=1, on_limit="stop")  # type: ignore[arg-type]
+
+    def may_go_on() -> None:
+        check_may_start(night.settings, night.store, "dusk", 1, StageName.MUX)
+        CancelCheck(night.settings, "dusk").check()
+
+    night.catalog.batches.refuse_rows("dusk", {7: "the prompt is empty"})
+    may_go_on()
+    run = Run(clip_id=one, stage=StageName.ENCODE, state=RunState.FAILED, shard=0, seconds=1.0)
+    night.catalog.runs.finish("dusk", [run])
+    with pytest.raises(StoppedError, match="dusk: 2 failed of at most 1: stopped"):
+        check_may_start(night.settings, night.store, "dusk", 1, StageName.MUX)
+    with pytest.raises(StoppedError, match="raise its failure limit"):
+        CancelCheck(night.settings, "dusk").check()
+    check_may_start(night.settings, night.store, "day", 1, StageName.MUX)
+    night.catalog.control.set_limit("dusk", 2, by=ANN)
+    may_go_on()
+
+
+def test_limit_that_stops_nothing_lets_the_rest_be_rendered(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    runs = [Run(clip_id=each, stage=StageName.ENCODE, state=RunState.FAILED) for each in night.clip_ids]
+    night.catalog.runs.finish("night", runs)
+    night.ask()
+    CancelCheck(night.settings, "night").check()
+
+
+def test_a_limit_that_was_raised_is_not_lowered_by_planning_anew(tmp_path: Path) -> None:
+    night = Night(tmp_path)
+    new = NewBatch(batch_id="dusk", name="n", source="s", clips_total=2, failure_limit=1, on_limit="stop")
+
+    def limit() -> int:
+        found = night.catalog.batches.get("dusk")
+        assert found is not None
+        return found.failure_limit
+
+    night.catalog.batches.create(new, {})
+    night.catalog.control.set_limit("dusk", 5, by=ANN)
+    night.catalog.batches.create(new, {})
+    assert limit() == 5
+    night.catalog.batches.create(replace(new, failure_limit=9), {})
+    assert limit() == 9, "a command that is called again with a higher one"

@@ -71,7 +71,8 @@ TABLE = [
     ),
     Row(
         "magi2_airflow.renders",
-        "artifacts batches catalog config deployment errors prompts quality recipes report stages.snapshots types",
+        "artifacts batches catalog config deployment errors jobs.delete prompts quality recipes report "
+        "stages.snapshots types",
         "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount magi2_airflow.places"),
@@ -85,8 +86,8 @@ TABLE = [
     ),
     Row(
         "tools",
-        "artifacts batches catalog checkpoints.layout cli config deployment errors files jobs.render kernels media "
-        "recipes report runtime sampling stages types",
+        "artifacts batches catalog checkpoints.layout cli config delivery deployment errors files jobs.render kernels "
+        "media recipes report runtime sampling stages types",
         "PIL demo_world rich torch triton",
         heavy=True,
     ),
@@ -100,8 +101,8 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand jobs.render "
-        "media.delivery media.fitness media.marks platform prompts quality recipes report stages types",
+        "artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand jobs.delete "
+        "jobs.render media.delivery media.fitness media.marks platform prompts quality recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.

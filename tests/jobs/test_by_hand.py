@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from magi2.batches.documents import load_batch, load_report
+from magi2.batches.plan import BatchOptions
 from magi2.batches.results import write_results
 from magi2.catalog import Actor, BatchState, ClipState, RunState
 from magi2.catalog.verify import verify
 from magi2.deployment import Deployment
-from magi2.errors import BatchCancelledError, InfrastructureError
+from magi2.errors import BatchCancelledError, InfrastructureError, StoppedError
 from magi2.jobs import by_hand, launch, render
 from magi2.jobs.by_hand import Asked, batch_by_hand, settle_lost, user_name
 from magi2.jobs.launch import stage_result
@@ -74,7 +75,9 @@ def groups(deployment: SampleDeployment, monkeypatch: pytest.MonkeyPatch) -> Gro
     return groups
 
 
-def rendered(deployment: Deployment, progress: Silent | None = None) -> list[str]:
+def rendered(
+    deployment: Deployment, progress: Silent | None = None, options: BatchOptions = render.USUAL_OPTIONS
+) -> list[str]:
     """The last state of each clip."""
     work = ClipRender(
         ASKED.clips,
@@ -82,6 +85,7 @@ def rendered(deployment: Deployment, progress: Silent | None = None) -> list[str
         deployment,
         name=ASKED.name,
         source=ASKED.source,
+        options=options,
         layout="sp2.cfg1.ep1",
         progress=progress or Silent(),
     )
@@ -265,3 +269,48 @@ def test_catalog_that_is_away_stops_no_render(groups: Groups, deployment: Sample
     assert rendered(deployment) == ["made"] * 3
     document = json.loads(deployment.store.get_document(f"batches/{ASKED.batch_id}/report.json") or b"{}")
     assert (document["clips_done"], document["accelerator_seconds"]) == (3, None)
+
+
+def test_passed_limit_stops_the_command_and_a_higher_one_goes_on(groups: Groups, deployment: SampleDeployment) -> None:
+    groups.failing_seeds = {0, 1}
+    with pytest.raises(StoppedError, match="2 failed of at most 1: stopped"):
+        rendered(deployment, options=BatchOptions(failure_limit=1))
+    assert groups.started[-1] == (StageName.PREVIEW, 1)
+    report = load_report(deployment.store, ASKED.batch_id)
+    assert report is not None
+    assert (len(report.failed), len(report.stopped), str(report.failure_count)) == (
+        2,
+        1,
+        "2 failed of at most 1: stopped",
+    )
+    assert [(group.stage, group.code, group.count) for group in report.failure_groups] == [
+        ("preview", "out_of_memory", 2)
+    ]
+    assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.FAILED
+    assert clip_states(deployment) == {ClipState.FAILED, ClipState.SKIPPED}
+    deployment.catalog.control.set_limit(ASKED.batch_id, 2, by=Actor("1", "ann"))
+    states = rendered(deployment, options=BatchOptions(failure_limit=1))
+    assert sorted(states) == ["failed", "failed", "made"]
+    assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.DONE, "two may fail by now"
+
+
+def test_limit_that_continues_renders_the_others(groups: Groups, deployment: SampleDeployment) -> None:
+    groups.failing_seeds = {0, 1}
+    states = rendered(deployment, options=BatchOptions(failure_limit=1, on_limit="continue"))
+    assert sorted(states) == ["failed", "failed", "made"]
+    assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.FAILED
+
+
+def test_equal_failures_pause_the_command_until_it_is_resumed(groups: Groups, deployment: SampleDeployment) -> None:
+    waits = list[str | None]()
+
+    class Waiter(Silent):
+        def waiting(self, reason: str | None = None) -> None:
+            waits.append(reason)
+            deployment.catalog.control.resume(ASKED.batch_id, by=Actor("1", "ann"))
+
+    groups.failing_seeds = {CLIPS[0].seed, CLIPS[1].seed}
+    states = rendered(deployment, Waiter(), BatchOptions(failure_streak=2))
+    assert sorted(states) == ["failed", "failed", "made"]
+    why = "2 clips in a row failed in preview, out_of_memory: too little"
+    assert waits == [f"batch {ASKED.batch_id} is paused: {why}"]

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import magi2.deployment
-from magi2.catalog import NewBatch, PlannedClip, Run, RunState
+from magi2.catalog import Actor, NewBatch, PlannedClip, Run, RunState
 from magi2.types import Clip, StageName
 from magi2_airflow.notifiers import BatchFinished, FailureLimitPassed, Findings, Notice, tell
 from magi2_airflow.plan import PlanOperator
@@ -191,3 +192,29 @@ def test_disk_with_little_space_is_found_until_it_has_more(deployment: Deploymen
 def test_what_a_task_found_is_told(deployment: Deployment, task: Task) -> None:
     task.xcom_pull = lambda task_ids: [{"kind": "disk_low", "subject": "/data", "text": "little is free"}]  # type: ignore[attr-defined]
     assert list(Findings().notices(context(task, None))) == [Notice("disk_low", "/data", "little is free")]
+
+
+def test_equal_failures_that_paused_a_batch_are_told_each_time(deployment: Deployment, task: Task) -> None:
+    catalog = deployment.catalog()
+    clips = [Clip(f"prompt {number}", number, "tiny", "a" * 64) for number in range(2)]
+    batch = NewBatch(batch_id="night", name="n", source="s", clips_total=2, failure_limit=9, failure_streak=2)
+    catalog.batches.create(batch, {"a" * 64: {}})
+    catalog.clips.add("night", [PlannedClip(clip, 0) for clip in clips])
+    operator = SimpleNamespace(batch_id="night", shard=0)
+
+    def notices() -> list[Notice]:
+        return list(FailureLimitPassed().notices(context(task, operator)))
+
+    subjects = set()
+    for _ in range(2):
+        at = datetime.now(UTC)
+        runs = [failed(clip.clip_id, error_code="contract", seconds=1.0, finished_at=at) for clip in clips]
+        catalog.runs.finish("night", runs)
+        catalog.control.pause_at_streak("night", StageName.PREVIEW)
+        (notice,) = notices()
+        assert (notice.kind, notice.details["streak"]) == ("failure_streak", 2)
+        assert "2 clips in a row failed in preview, contract: bad; look at it and resume it" in notice.text
+        subjects.add(notice.subject)
+        catalog.control.resume("night", by=Actor("1", "ann"))
+        assert notices() == []
+    assert len(subjects) == 2

@@ -17,17 +17,20 @@ from magi2.config.price import price_for_budget
 from magi2.config.profile import Profile
 from magi2.config.strict import validate
 from magi2.errors import ConfigError, InputError
+from magi2.jobs.delete import delete
 from magi2.recipes.book import RecipeBook
 from magi2.types import StageName
 from magi2_airflow.renders.airflow_api import AsCaller
 from magi2_airflow.renders.batches import one_batch
-from magi2_airflow.renders.contract import Acted
+from magi2_airflow.renders.contract import Acted, Deleted
 from magi2_airflow.renders.deployment import BatchId, PageDeployment, Site
-from magi2_airflow.renders.guard import may_change, may_start
+from magi2_airflow.renders.guard import may_change, may_delete, may_start
 from magi2_airflow.renders.links import run_path
 from magi2_airflow.renders.requests import (
     BudgetRequest,
     CancelRequest,
+    DeleteRequest,
+    LimitRequest,
     PauseRequest,
     PriorityRequest,
     RerunRequest,
@@ -35,7 +38,7 @@ from magi2_airflow.renders.requests import (
 )
 from magi2_airflow.renders.store import right_store
 
-STARTS, CHANGES = ([Depends(each), Depends(right_store)] for each in (may_start, may_change))
+STARTS, CHANGES, DELETES = ([Depends(each), Depends(right_store)] for each in (may_start, may_change, may_delete))
 
 router = APIRouter(prefix="/api/batches/{batch_id}")
 
@@ -49,11 +52,16 @@ def pause(site: Site, user: GetUserDep, batch_id: BatchId, body: PauseRequest) -
 
 
 @router.post("/resume", dependencies=CHANGES)
-def resume(site: Site, user: GetUserDep, batch_id: BatchId, body: ResumeRequest) -> Acted:
-    """Let a paused batch go on."""
-    site.batch(batch_id)
-    site.catalog.control.resume(batch_id, by=_actor(user))
-    return _acted(site, batch_id)
+async def resume(site: Site, user: GetUserDep, airflow: AsCaller, batch_id: BatchId, body: ResumeRequest) -> Acted:
+    """Let a paused batch go on, or an ended one with the clips that it left out."""
+    batch = await run_in_threadpool(site.batch, batch_id)
+    actor = _actor(user)
+    if not await run_in_threadpool(_left_out, site, batch):
+        await run_in_threadpool(site.catalog.control.resume, batch_id, by=actor)
+    elif batch.dag_id and batch.run_id:
+        await airflow.go_on(batch.dag_id, batch.run_id)
+        await run_in_threadpool(site.catalog.control.note, batch_id, Action.RESUME, {}, by=actor)
+    return await run_in_threadpool(_acted, site, batch_id)
 
 
 @router.post("/priority", dependencies=CHANGES)
@@ -75,6 +83,23 @@ def set_budget(site: Site, user: GetUserDep, batch_id: BatchId, body: BudgetRequ
             raise HTTPException(409, str(error)) from error
     site.catalog.control.set_budget(batch_id, body.budget, by=_actor(user))
     return _acted(site, batch_id)
+
+
+@router.post("/limit", dependencies=CHANGES)
+def set_limit(site: Site, user: GetUserDep, batch_id: BatchId, body: LimitRequest) -> Acted:
+    """Let so many clips of the batch fail."""
+    site.batch(batch_id)
+    site.catalog.control.set_limit(batch_id, body.failure_limit, by=_actor(user))
+    return _acted(site, batch_id)
+
+
+@router.post("/delete", dependencies=DELETES)
+def delete_batch(site: Site, batch_id: BatchId, body: DeleteRequest) -> Deleted:
+    """Remove a batch that has ended with what no other needs, or say what would go."""
+    site.batch(batch_id)
+    deletion = delete(site, batch_id, dry_run=not body.confirm)
+    site.counts.forget()
+    return Deleted(batch_id=batch_id, **deletion.to_json())
 
 
 @router.post("/cancel", dependencies=CHANGES)
@@ -123,6 +148,21 @@ def _cancelled(site: PageDeployment, batch_id: str) -> Acted:
     if site.batch(batch_id).state not in FINISHED_BATCH:
         site.catalog.batches.mark(batch_id, BatchState.CANCELLED)
     return _acted(site, batch_id)
+
+
+def _left_out(site: PageDeployment, batch: BatchRecord) -> bool:
+    """Whether the batch has ended without clips that may be rendered now. Raises HTTPException when they may not."""
+    if batch.state not in (BatchState.DONE, BatchState.FAILED):
+        return False
+    counts = site.overview.counts([batch.batch_id])[batch.batch_id]
+    if not counts.clips.skipped:
+        return False
+    failures = batch.failures(counts.clips.failed + counts.refused_rows)
+    if failures.is_stopped:
+        raise HTTPException(409, f"{failures}: raise the limit first, or rerun the clips that failed")
+    if not batch.run_id:
+        raise HTTPException(409, "no run of Airflow renders this batch: call its command again, which goes on with it")
+    return True
 
 
 def _only(body: RerunRequest) -> list[str]:

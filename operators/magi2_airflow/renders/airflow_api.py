@@ -44,7 +44,17 @@ class Airflow:
         if answer.status_code != httpx.codes.NOT_FOUND:
             self._content(answer)
 
-    async def _send(self, method: str, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def go_on(self, dag_id: str, run_id: str) -> None:
+        """Run the tasks of a run again that were skipped, and those that follow them."""
+        path = f"/api/v2/dags/{quote(dag_id, safe='')}"
+        run = f"{path}/dagRuns/{quote(run_id, safe='')}/taskInstances"
+        skipped = self._content(await self._send("GET", f"{run}?state=skipped&limit=1000"))["task_instances"]
+        tasks = sorted({task["task_id"] for task in skipped})
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": tasks, "only_failed": False}
+        answer = await self._send("POST", f"{path}/clearTaskInstances", {**body, "include_downstream": True})
+        self._content(answer)
+
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         transport = httpx.ASGITransport(app=self._app)
         async with httpx.AsyncClient(transport=transport, base_url="http://airflow", headers=self._headers) as client:
             return await client.request(method, path, json=body)

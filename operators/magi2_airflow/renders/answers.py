@@ -26,6 +26,7 @@ def batches(site: PageDeployment, records: Sequence[BatchRecord]) -> list[Batch]
 def batch(record: BatchRecord, counts: BatchCounts, site: PageDeployment) -> Batch:
     """One batch with its numbers."""
     price, is_live = site.price, record.state in UNFINISHED_BATCH
+    failures = record.failures(counts.clips.failed + counts.refused_rows)
     is_going_on = record.state is BatchState.RUNNING and record.requested is None
     return Batch(
         batch_id=record.batch_id,
@@ -47,6 +48,9 @@ def batch(record: BatchRecord, counts: BatchCounts, site: PageDeployment) -> Bat
         created_at=record.created_at,
         finished_at=record.finished_at,
         failure_limit=record.failure_limit,
+        failures=str(failures),
+        is_stopped=failures.is_stopped,
+        paused_because=site.catalog.control.pause_reason(record),
         refused_rows=counts.refused_rows,
         dag_id=record.dag_id,
         run_id=record.run_id,

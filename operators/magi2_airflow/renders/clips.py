@@ -138,6 +138,7 @@ def _query(batch_id: str, wanted: ClipsWanted) -> ClipQuery:
         shard=wanted.shard,
         failed_stage=wanted.stage,
         reason=wanted.reason,
+        error_code=wanted.error_code,
         flag=wanted.flag,
     )
 

@@ -12,7 +12,7 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/batches/{batch_id} | Batch | |
 | GET /api/batches/{batch_id}/clips | ClipPage | query: ClipsWanted |
 | GET /api/batches/{batch_id}/facets | Facets | what the filters can be set to, with counts |
-| GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and reason, and refused rows |
+| GET /api/batches/{batch_id}/failures | FailureGroups | failed clips by stage and error code, and refused rows |
 | GET /api/batches/{batch_id}/actions | Actions | who did what to the batch, the newest first |
 | GET /api/batches/{batch_id}/clips/{clip_id} | Clip | clip_id: all 64 characters |
 | GET /api/batches/{batch_id}/clips/{clip_id}/others | ClipPage | same prompt and images, other profile or seed |
@@ -25,6 +25,8 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | POST /api/batches/{batch_id}/resume | Acted | body: ResumeRequest |
 | POST /api/batches/{batch_id}/priority | Acted | body: PriorityRequest |
 | POST /api/batches/{batch_id}/budget | Acted | body: BudgetRequest; 409 when no price is set |
+| POST /api/batches/{batch_id}/limit | Acted | body: LimitRequest |
+| POST /api/batches/{batch_id}/delete | Deleted | body: DeleteRequest; 409 while the batch goes on |
 | GET, HEAD /media/{key}/{name} | a file | names as in Media; a range, If-Range, If-None-Match; ?download=1 saves it |
 | GET, HEAD /images/{batch_id}/{clip_id}/{number} | a picture | the reference image of a clip |
 | GET, HEAD /pictures/{batch_id}/{clip_id} | a picture | of a clip at work; 204 when there is none |
@@ -105,7 +107,9 @@ class StageBar(Answer):
 class Batch(Answer):
     """A batch as it stands. `state`: waiting, running, done, failed, cancelled; `is_live`: it may change by itself.
 
-    `seconds_left` is an estimate from this batch's own clips, null until there is something to go by.
+    `seconds_left` is an estimate from this batch's own clips, null until there is something to go by. `failures` are
+    those of clips and rows beside their limit; once there are more, a batch that is to stop then `is_stopped`.
+    `paused_because` says who paused it, or which equal failures did.
     """
 
     batch_id: str
@@ -127,6 +131,9 @@ class Batch(Answer):
     created_at: datetime
     finished_at: datetime | None
     failure_limit: int
+    failures: str
+    is_stopped: bool
+    paused_because: str | None
     refused_rows: int
     dag_id: str | None
     run_id: str | None
@@ -233,7 +240,10 @@ class Facets(Answer):
 
 
 class FailureGroup(Answer):
-    """Clips that failed in the same stage for the same reason; filter a list by `stage` and `reason` to see them."""
+    """Clips that failed in the same stage with the same error; filter a list by `stage` and `error_code` to see them.
+
+    `reason` is the message of the first, with `#` for every number; `examples` are the first.
+    """
 
     stage: str | None
     error_code: str | None
@@ -250,7 +260,7 @@ class Refusal(Answer):
 
 
 class FailureGroups(Answer):
-    """The 50 most frequent of `total` reasons, and the first 50 refused rows."""
+    """The 50 most frequent of `total` kinds, and the first 50 refused rows."""
 
     groups: list[FailureGroup]
     total: int
@@ -339,6 +349,21 @@ class Clip(ClipCard):
     task_path: str | None
     log_path: str | None
     store_problem: str | None
+
+
+class Deleted(Answer):
+    """What went of a batch, or would go (`dry_run`): artifacts by stage, their bytes, and the batch's documents.
+
+    `kept` of its artifacts stay, since they are captions, or another batch has to do with them. What was brought to
+    targets stays there.
+    """
+
+    batch_id: str
+    dry_run: bool
+    artifacts: dict[str, int]
+    freed_bytes: int
+    kept: int
+    documents: int
 
 
 class Lookup(Answer):

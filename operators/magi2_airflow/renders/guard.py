@@ -18,7 +18,7 @@ from fastapi import HTTPException, Request
 
 from magi2.batches.rerun import DAG_ID
 
-Method = Literal["GET", "POST", "PUT"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 
 async def same_origin(request: Request) -> None:
@@ -50,8 +50,13 @@ def may_change(user: GetUserDep) -> None:
     _require(user, "PUT", f"you may not change the runs of {DAG_ID}")
 
 
+def may_delete(user: GetUserDep) -> None:
+    """Refuse people who may not delete our runs."""
+    _require(user, "DELETE", f"you may not delete the runs of {DAG_ID}")
+
+
 def is_allowed(user: BaseUser, method: Method) -> bool:
-    """Whether Airflow lets the user read (GET), trigger (POST) or edit (PUT) runs of our DAG."""
+    """Whether Airflow lets the user read (GET), trigger (POST), edit (PUT) or DELETE our runs."""
     team = DagModel.get_team_name(DAG_ID) if conf.getboolean("core", "multi_team") else None
     details = DagDetails(id=DAG_ID, team_name=team)
     answer = get_auth_manager().is_authorized_dag(

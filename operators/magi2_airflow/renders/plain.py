@@ -62,12 +62,35 @@ def batch_page(site: Site, links: Root, batch_id: BatchId, wanted: Annotated[Cli
             "p", f"{batch.state}, begun {batch.created_at:{TIME}} by {batch.started_by or 'hand'}, {_money(batch)}"
         ),
         "" if batch.is_live or not batch.clips.total else element("p", report),
+        *_standing(batch),
+        *_failed(site, links, batch),
         *_refusals(site, links, batch),
         table(STAGE_HEADER, map(_stage_row, batch.stages)),
         element("nav", *(part for state in states for part in (state, " "))),
         _grid(found.clips, links),
         _pager(here, wanted.offset, wanted.limit, found.total, chosen),
     )
+
+
+def _standing(batch: Batch) -> list[Markup]:
+    """What stands beside the state: failures with their limit, and why the batch waits."""
+    told = [batch.failures] if batch.clips.failed or batch.refused_rows else []
+    told += [f"paused: {batch.paused_because}"] if batch.paused_because else []
+    return [element("p", each) for each in told]
+
+
+def _failed(site: PageDeployment, links: Links, batch: Batch) -> list[Markup]:
+    """The failed clips by stage and error; none where none failed."""
+    if not batch.clips.failed:
+        return []
+    here = f"{links.root}/batches/{batch.batch_id}"
+    rows = []
+    for each in failures(site, links, batch.batch_id).groups:
+        wanted = {"state": "failed", "stage": each.stage, "error_code": each.error_code}
+        query = urlencode({name: value for name, value in wanted.items() if value})
+        shown = link(f"{here}?{query}", "show")
+        rows.append([each.count, each.stage or "", each.error_code or "", each.reason or "", shown])
+    return [element("h2", "Failures"), table(("clips", "stage", "error", "for example", ""), rows)]
 
 
 def _refusals(site: PageDeployment, links: Links, batch: Batch) -> list[Markup]:

@@ -52,13 +52,25 @@ class PauseRequest(ActionRequest):
 
 
 class ResumeRequest(ActionRequest):
-    """Go on after a pause."""
+    """Go on after a pause, or with what an ended batch left out when it stopped or its budget was spent."""
 
 
 class PriorityRequest(ActionRequest):
     """Let the batch's shards start before those of batches with a lower number."""
 
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+
+
+class LimitRequest(ActionRequest):
+    """How many clips may fail before the batch stops, or counts as failed."""
+
+    failure_limit: Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class DeleteRequest(ActionRequest):
+    """Remove a batch that has ended, with what no other needs; a dry run unless `confirm` is true."""
+
+    confirm: bool = False
 
 
 class BudgetRequest(ActionRequest):
@@ -70,7 +82,7 @@ class BudgetRequest(ActionRequest):
 class ClipFilter(BaseModel):
     """Which clips; all that are given must hold. `text` is looked for in prompt, names and clip id.
 
-    `stage` and `reason` are those of a failure; `flag` is a flag, `any`, or `unmeasured`.
+    `stage`, `reason` and `error_code` are those of a failure; `flag` is a flag, `any`, or `unmeasured`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,6 +94,7 @@ class ClipFilter(BaseModel):
     shard: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
     stage: StageText | None = None
     reason: Annotated[str | None, Field(max_length=10_000)] = None
+    error_code: Annotated[str | None, Field(max_length=100)] = None
     flag: Annotated[str | None, Field(max_length=200)] = None
 
 

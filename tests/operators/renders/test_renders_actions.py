@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
 from magi2.batches.row_clips import MAX_PRIORITY
-from magi2.catalog import Actor, BatchState
+from magi2.catalog import Actor, BatchState, ClipState, NewBatch
+from magi2.catalog.clips import ClipQuery
 from magi2_airflow.renders.airflow_api import airflow_app
 from magi2_airflow.renders.app import app
 from tests.operators.renders.renders_site import BATCH, OTHER, RUN, Site, client, end
@@ -27,11 +28,12 @@ class FakeAirflow:
         self.asked: list[tuple[str, str, Any, str | None]] = []
         self.answer: tuple[int, Any] = (200, {"dag_run_id": "manual__new+run"})
         self.app = FastAPI()
-        self.app.add_api_route("/{path:path}", self._hear, methods=["POST", "PATCH"])
+        self.app.add_api_route("/{path:path}", self._hear, methods=["GET", "POST", "PATCH"])
 
     async def _hear(self, request: Request) -> JSONResponse:
         path = request.scope["raw_path"].decode()
-        self.asked.append((request.method, path, await request.json(), request.headers.get("authorization")))
+        body = None if request.method == "GET" else await request.json()
+        self.asked.append((request.method, path, body, request.headers.get("authorization")))
         return JSONResponse(self.answer[1], self.answer[0])
 
 
@@ -214,8 +216,8 @@ def test_what_comes_too_late_is_a_conflict(own_site: Site, user: TestClient, air
 
 
 def test_an_unknown_batch_cannot_be_acted_on(own_site: Site, user: TestClient, airflow: FakeAirflow) -> None:
-    bodies = {"priority": {"priority": 1}, "budget": {"budget": 1}}
-    for action in ("pause", "resume", "cancel", "rerun", "priority", "budget"):
+    bodies = {"priority": {"priority": 1}, "budget": {"budget": 1}, "limit": {"failure_limit": 1}}
+    for action in ("pause", "resume", "cancel", "rerun", "priority", "budget", "limit", "delete"):
         answer = user.post(f"/api/batches/{'f' * 16}/{action}", json=bodies.get(action, {}))
         assert answer.status_code == 404
     assert airflow.asked == []
@@ -225,3 +227,56 @@ def test_the_run_of_the_batch_is_the_one_that_ends(own_site: Site, user: TestCli
     assert own_site.catalog.batches.get(BATCH).run_id == RUN  # type: ignore[union-attr]
     act(user, "cancel")
     assert airflow.asked[0][1].rpartition("/")[2] == "manual__2031-02-03T04%3A05%3A06%2B00%3A00"
+
+
+def test_a_limit_is_set_and_told_beside_the_failures(own_site: Site, user: TestClient) -> None:
+    batch = act(user, "limit", failure_limit=7).json()["batch"]
+    assert (batch["failure_limit"], batch["failures"], batch["is_stopped"]) == (7, "2 failed of at most 7", False)
+    assert log(own_site) == [("the user", "set_limit", {"failure_limit": 7})]
+    assert act(user, "limit", failure_limit=-1).status_code == 422
+
+
+def test_an_ended_batch_goes_on_with_what_it_left_out(own_site: Site, user: TestClient, airflow: FakeAirflow) -> None:
+    stop(own_site)
+    refused = act(user, "resume")
+    assert (refused.status_code, "raise the limit first" in refused.json()["detail"]) == (409, True)
+    assert airflow.asked == []
+    act(user, "limit", failure_limit=5)
+    airflow.answer = (200, {"task_instances": [{"task_id": "shard.mux"}, {"task_id": "shard.mux"}]})
+    assert act(user, "resume").status_code == 200
+    (_, read, _, _), (_, clear, body, _) = airflow.asked
+    assert read.endswith("/taskInstances") and clear == "/api/v2/dags/magi2_render_batch/clearTaskInstances"
+    assert (body["task_ids"], body["dag_run_id"], body["dry_run"], body["only_failed"]) == (
+        ["shard.mux"],
+        RUN,
+        False,
+        False,
+    )
+    assert log(own_site)[0] == ("the user", "resume", {})
+
+
+def test_a_batch_is_deleted_when_it_has_ended_and_somebody_confirms(own_site: Site, user: TestClient) -> None:
+    early = act(user, "delete", confirm=True)
+    assert (early.status_code, "cancel it" in early.json()["detail"]) == (409, True)
+    end(own_site)
+    told = act(user, "delete").json()
+    assert (told["dry_run"], own_site.catalog.batches.get(BATCH) is None) == (True, False)
+    assert act(user, "delete", confirm=True).json()["dry_run"] is False
+    assert own_site.catalog.batches.get(BATCH) is None
+    assert user.get(f"/api/batches/{OTHER}").status_code == 200
+
+
+def test_why_a_batch_waits_is_told(own_site: Site, user: TestClient) -> None:
+    assert act(user, "pause").json()["batch"]["paused_because"] == "paused by the user"
+    assert act(user, "resume").json()["batch"]["paused_because"] is None
+
+
+def stop(site: Site) -> None:
+    """Let the batch have ended because more clips failed than it allows."""
+    batch = site.catalog.batches.get(BATCH)
+    assert batch is not None
+    values = {field.name: getattr(batch, field.name) for field in fields(NewBatch)}
+    site.catalog.batches.create(NewBatch(**{**values, "failure_limit": 1, "on_limit": "stop"}), {})
+    waiting = [each.clip_id for each in site.catalog.clips.search(ClipQuery(state=ClipState.WAITING)).rows]
+    site.catalog.clips.set_aside(BATCH, waiting, ClipState.SKIPPED, "2 failed of at most 1: stopped")
+    end(site)

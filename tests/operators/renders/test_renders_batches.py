@@ -60,12 +60,16 @@ def test_filters_are_told_with_their_counts(viewer: TestClient) -> None:
     assert sum(each["count"] for each in facets["states"]) == 8
 
 
-def test_failures_are_told_by_reason(site: Site, viewer: TestClient) -> None:
+def test_failures_are_told_by_stage_and_error(site: Site, viewer: TestClient) -> None:
     failures = viewer.get(f"/api/batches/{BATCH}/failures").json()
-    assert failures["total"] == 2
-    lost = next(group for group in failures["groups"] if group["reason"] == "a rank was lost")
-    assert (lost["stage"], lost["count"], lost["error_code"]) == ("preview", 1, "contract")
-    assert [clip["clip_id"] for clip in lost["examples"]] == [site.id("lost")]
+    (group,) = failures["groups"]
+    assert (failures["total"], group["stage"], group["count"], group["error_code"]) == (1, "preview", 2, "contract")
+    lost = sorted([site.id("lost"), site.id("nan")])
+    assert [clip["clip_id"] for clip in group["examples"]] == lost
+    wanted = {"stage": "preview", "error_code": "contract", "state": "failed"}
+    shown = viewer.get(f"/api/batches/{BATCH}/clips", params=wanted).json()
+    assert sorted(clip["clip_id"] for clip in shown["clips"]) == lost
+    assert viewer.get(f"/api/batches/{BATCH}/clips", params={"error_code": "image"}).json()["total"] == 0
 
 
 def test_refused_rows_are_told_with_the_failures(own_site: Site) -> None:

@@ -20,7 +20,10 @@ export function BatchActions({ batch }) {
     batch.is_live && (batch.is_paused ? h(Resume, { batch }) : h(Pause, { batch })),
     batch.is_live && h(Priority, { batch }),
     batch.currency !== null && (batch.is_live || batch.clips.skipped > 0) && h(Budget, { batch }),
+    h(Limit, { batch }),
+    !batch.is_live && batch.clips.skipped > 0 && h(GoOn, { batch }),
     batch.is_live && !batch.is_cancel_requested && h(Cancel, { batch }),
+    !batch.is_live && h(Delete, { batch }),
   );
 }
 
@@ -37,6 +40,58 @@ function Resume({ batch }) {
     Action,
     { name: "Resume", path: `batches/${batch.batch_id}/resume`, done: "Resumed" },
     h("p", null, "Rendering goes on with the next clip."),
+  );
+}
+
+function GoOn({ batch }) {
+  return h(
+    Action,
+    { name: "Resume", path: `batches/${batch.batch_id}/resume`, done: "Resumed" },
+    h("p", null, `The run goes on with ${plural(batch.clips.skipped, "clip")} that it left out.`),
+  );
+}
+
+function Limit({ batch }) {
+  const [limit, setLimit] = useState(batch.failure_limit);
+  return h(
+    Action,
+    {
+      name: "Failure limit",
+      path: `batches/${batch.batch_id}/limit`,
+      body: { failure_limit: Number(limit) },
+      done: "Limit set",
+    },
+    h("p", null, `${batch.failures}. What a batch that stopped has left out is rendered when it is resumed.`),
+    h(Labelled, {
+      label: "Clips that may fail",
+      field: {
+        type: "number",
+        min: 0,
+        required: true,
+        value: limit,
+        onChange: (event) => setLimit(event.target.value),
+      },
+    }),
+  );
+}
+
+function Delete({ batch }) {
+  return h(
+    Action,
+    {
+      name: "Delete batch",
+      path: `batches/${batch.batch_id}/delete`,
+      body: { confirm: true },
+      done: "Deleted",
+      isGrave: true,
+      back: "Keep it",
+    },
+    h(
+      "p",
+      null,
+      "The batch, and what of its clips and intermediates no other batch needs, is removed from the store. " +
+        "Captions and files that were brought to targets stay.",
+    ),
   );
 }
 

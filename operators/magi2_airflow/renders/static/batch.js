@@ -67,6 +67,8 @@ function Head({ batch, route, mayAct, isFirst, isTab }) {
         ),
       ],
     ),
+    batch.paused_because &&
+      h("p", { className: "problem", role: "status" }, h(Said, { text: `Paused: ${batch.paused_because}` })),
     h(BatchNumbers, { batch }),
   );
 }
@@ -90,7 +92,7 @@ function Failures({ batch, route, mayAct }) {
         ),
         batch.refused_rows > refused.length &&
           h("p", { className: "quiet" }, `and ${plural(batch.refused_rows - refused.length, "other row")} refused`),
-        total > groups.length && h("p", { className: "quiet" }, `and ${plural(total - groups.length, "other reason")}`),
+        total > groups.length && h("p", { className: "quiet" }, `and ${plural(total - groups.length, "other kind")}`),
         mayAct && !batch.is_live && batch.clips.failed > 0 && h("div", null, h(RerunFailed, { batch })),
       ),
     ),
@@ -115,7 +117,7 @@ function RefusedRow({ row, reason }) {
 }
 
 function Group({ group, route }) {
-  const changes = { show: "failed", stage: group.stage, reason: group.reason };
+  const changes = { show: "failed", stage: group.stage, code: group.error_code };
   return h(
     "li",
     { className: "group" },
@@ -124,6 +126,8 @@ function Group({ group, route }) {
       "div",
       null,
       group.stage && h("strong", null, `${group.stage} `),
+      group.error_code && h("code", null, group.error_code),
+      " ",
       h(Said, { text: group.reason ?? group.error_code ?? "no reason given", className: "group-reason" }),
     ),
     h(Go, { route, changes, replace: true, className: "link" }, "Show"),
@@ -155,7 +159,7 @@ function Filters({ route, facets }) {
   const { filter } = route;
   const set = (name) => (value) => route.go({ [name]: value }, { replace: true });
   const options = (list) => (list ?? []).map((each) => [each.value, `${each.value} (${count(each.count)})`]);
-  const isNarrow = filter.stage || filter.reason || filter.shard;
+  const isNarrow = filter.stage || filter.reason || filter.code || filter.shard;
   return h(
     "div",
     { className: "filters", role: "search" },
@@ -200,9 +204,10 @@ function Narrowed({ filter, route }) {
   const words = [
     filter.shard && `shard ${filter.shard}`,
     filter.stage && `failed in ${filter.stage}`,
+    filter.code,
     filter.reason,
   ].filter(Boolean);
-  const all = () => route.go({ shard: "", stage: "", reason: "", show: "" }, { replace: true });
+  const all = () => route.go({ shard: "", stage: "", reason: "", code: "", show: "" }, { replace: true });
   return h(
     "span",
     { className: "narrowed" },

@@ -87,6 +87,7 @@ export function BatchBadges({ batch }) {
     "span",
     { className: "badges" },
     h(Badge, { state: batch.state }),
+    batch.is_stopped && h(Badge, { state: "failed", label: "stopped" }),
     batch.is_paused && h(Badge, { state: "paused" }),
     batch.is_cancel_requested && batch.is_live && h(Badge, { state: "cancelled", label: "cancelling" }),
   );
@@ -99,7 +100,7 @@ export function BatchNumbers({ batch }) {
   const budget = batch.budget === null ? null : money(batch.budget, batch.currency);
   const numbers = [
     ["done", `${count(clips.done)} / ${count(clips.total)}`],
-    ["failed", count(clips.failed)],
+    ["failed", clips.failed ? `${count(clips.failed)} of at most ${count(batch.failure_limit)}` : "0"],
     batch.refused_rows ? ["refused", plural(batch.refused_rows, "row")] : null,
     ["reused", count(clips.reused)],
     clips.skipped ? ["skipped", count(clips.skipped)] : null,

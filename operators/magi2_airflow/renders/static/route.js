@@ -1,7 +1,7 @@
 // Where in the pages one is, kept in the query string: ?batch= shows a batch, &clip= a clip, &other= compares two.
 import { h, Link, useCallback, useMemo, useSearchParams } from "./react.js";
 
-const FILTERS = ["show", "profile", "tag", "text", "shard", "stage", "reason", "flag", "order"];
+const FILTERS = ["show", "profile", "tag", "text", "shard", "stage", "reason", "code", "flag", "order"];
 const PLACES = ["batch", "clip", "other"];
 const LIST_FILTERS = ["list_state", "list_text", "list_offset"];
 

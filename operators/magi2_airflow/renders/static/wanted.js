@@ -8,6 +8,7 @@ const FILTERS = {
   shard: "shard",
   stage: "stage",
   reason: "reason",
+  code: "error_code",
 };
 
 /** The query of the clips that a route's filter asks for. */
