@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Self
 
 from magi2.artifacts.address import open_store
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.store import ArtifactStore, Known
+from magi2.batches.told import told_to
 from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.engine import is_made
 from magi2.catalog.identity import find_mismatch, require_match, stored_identity
 from magi2.catalog.lock import run_locks
+from magi2.catalog.whereabouts import rendered_in
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import Price
 from magi2.config.profile import Profile
@@ -20,6 +23,7 @@ from magi2.errors import IdentityError, Magi2Error
 from magi2.quality.thresholds import Thresholds, load_thresholds
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.load import recipe_book
+from magi2.types import Clip
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,17 @@ class Deployment:
     def recipe_book(self, profile: Profile) -> RecipeBook:
         """The profile's recipes on these weights and this endpoint. Raises: ConfigError, CheckpointError."""
         return recipe_book(profile, self.settings, self.weights)
+
+    def told(self, clips: Sequence[Clip]) -> Callable[[str], Known]:
+        """What results of earlier batches say of clips, as far as the catalog knows where they were rendered."""
+        return told_to(self.store, self._rendered_in(clips))
+
+    def _rendered_in(self, clips: Sequence[Clip]) -> Iterator[tuple[str, int]]:
+        try:
+            if is_made(catalog_url(self.settings)):
+                yield from rendered_in(self.catalog, clips)
+        except Magi2Error as error:
+            logger.warning("the store is asked for each artifact: %s", error)
 
     def require_match(self, *, dry_run: bool = False) -> None:
         """Return if store and catalog are of one identity: for whoever changes the catalog or removes from the store.

@@ -10,16 +10,18 @@ import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Self, TypeVar
 
+from magi2.artifacts.ahead import in_order
 from magi2.artifacts.blobs import Blob
 from magi2.artifacts.damage import look_twice
 from magi2.artifacts.disk import last_change, remove_tree
+from magi2.artifacts.look import by_survey, each
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
 from magi2.artifacts.quarantine import Quarantine
 from magi2.artifacts.recipe import check_stage, sha256_file
@@ -27,6 +29,8 @@ from magi2.artifacts.store import (
     ARTIFACTS,
     DOCUMENTS,
     MANIFEST_NAME,
+    Known,
+    Look,
     artifact_prefix,
     attempt_file_name,
     describe_payload,
@@ -34,8 +38,10 @@ from magi2.artifacts.store import (
     is_attempt_file,
     is_document_name,
     new_attempt,
+    nothing_known,
     payload_of,
 )
+from magi2.artifacts.survey import Survey
 from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
 from magi2.artifacts.tensors import TensorSpec, read_specs
 from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError, InputError
@@ -55,6 +61,15 @@ class BlobStore(Quarantine):
 
     def find(self, stage: str, key: str) -> Manifest | None:
         return self._twice(lambda store: store._checked(stage, key, lambda manifest: manifest.payloads.values()))
+
+    def look(self, stage: str, keys: Collection[str] | None = None, *, known: Known = ()) -> Iterator[Look]:
+        for key in keys or ():
+            artifact_prefix(stage, key)
+        survey = self._survey(check_stage(stage), keys)
+        if survey is None:
+            return each(self.keys(stage) if keys is None else sorted(set(keys)), lambda key: self.find(stage, key))
+        read, find = (lambda key: self._manifest(stage, key)), (lambda key: self.find(stage, key))
+        return by_survey(survey, known, read=read, find=find)
 
     @contextmanager
     def stage_folder(self, stage: str, key: str) -> Iterator[Path]:
@@ -120,10 +135,21 @@ class BlobStore(Quarantine):
             self._delete(f"{prefix}/{file_name}")
         return True
 
-    def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
+    def remove_all(self, manifests: Sequence[Manifest]) -> None:
+        folders = [(artifact_prefix(manifest.stage, manifest.key), manifest) for manifest in manifests]
+        self._delete_all([f"{folder}/{MANIFEST_NAME}" for folder, _ in folders])
+        self._delete_all([f"{folder}/{payload.file}" for folder, each in folders for payload in each.payloads.values()])
+
+    def sweep(
+        self,
+        *,
+        older_than_hours: float,
+        dry_run: bool = False,
+        known: Callable[[str], Known] = nothing_known,
+    ) -> list[str]:
         latest = self._clock() - older_than_hours * 3600
         # Both lists before the first deletion, which changes the times of files that share their content by a link.
-        blobs = [blob.name for blob in self._orphans() if blob.changed_at <= latest]
+        blobs = [blob.name for blob in self._orphans(known) if blob.changed_at <= latest]
         with disk_errors(self._scratch):
             entries = sorted(self._scratch.iterdir()) if self._scratch.is_dir() else []
             old = [path for path in entries if last_change(path) <= latest]
@@ -281,18 +307,31 @@ class BlobStore(Quarantine):
             if payload.file not in published:
                 self._delete(f"{prefix}/{payload.file}")
 
-    def _orphans(self) -> Iterator[Blob]:
+    def _orphans(self, known: Callable[[str], Known]) -> Iterator[Blob]:
         """Files of attempts that no manifest names. A folder with an unreadable manifest is left for people."""
-        members = ((blob, _MEMBER_PATTERN.fullmatch(blob.name)) for blob in self._list(ARTIFACTS))
+        members = ((blob, _MEMBER_PATTERN.fullmatch(blob.name)) for blob in self._suspects(known))
         attempts = ((blob, member) for blob, member in members if member is not None and is_attempt_file(member[4]))
-        for (stage, key), group in groupby(attempts, key=lambda item: (item[1][1], item[1][3])):
-            try:
-                manifest = self._manifest(stage, key)
-            except (CorruptedArtifactError, InfrastructureError) as error:
-                logger.warning("left as it is: %s", error)
-                continue
-            named = {payload.file for payload in manifest.payloads.values()} if manifest else set()
-            yield from (blob for blob, member in group if member[4] not in named)
+        folders = groupby(attempts, key=lambda item: (item[1][1], item[1][3]))
+        for blobs in in_order(self._unnamed, ((*place, [blob for blob, _ in group]) for place, group in folders)):
+            yield from blobs
+
+    def _unnamed(self, folder: tuple[str, str, list[Blob]]) -> list[Blob]:
+        stage, key, blobs = folder
+        try:
+            manifest = self._manifest(stage, key)
+        except (CorruptedArtifactError, InfrastructureError) as error:
+            logger.warning("left as it is: %s", error)
+            return []
+        named = {payload.file for payload in manifest.payloads.values()} if manifest else set()
+        return [blob for blob in blobs if blob.name.rpartition("/")[2] not in named]
+
+    def _suspects(self, known: Callable[[str], Known]) -> Iterator[Blob]:
+        """All blobs of artifacts, less those of some that are known to be nothing but whole."""
+        return self._list(ARTIFACTS)
+
+    def _survey(self, stage: str, keys: Collection[str] | None) -> Survey | None:
+        """What a listing says of these artifacts or all of a stage; None where asking for each file is as quick."""
+        return None
 
     def _is_orphan(self, name: str) -> bool:
         """Whether, at a second look, no manifest names the file of an attempt."""

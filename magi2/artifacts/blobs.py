@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +13,15 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Blob:
-    """A stored file or object: its name, relative to the store, and when it got there (seconds since 1970)."""
+    """A stored file or object: its name, relative to the store, and when it got there (seconds since 1970).
+
+    Its bytes and the MD5 of its content, in lower-case hex, as far as a listing gives them.
+    """
 
     name: str
     changed_at: float
+    size_bytes: int | None = None
+    md5: str | None = None
 
 
 class Blobs(ABC):
@@ -83,6 +88,11 @@ class Blobs(ABC):
     @abstractmethod
     def _delete(self, name: str) -> None:
         """Delete a blob if there is one."""
+
+    def _delete_all(self, names: Iterable[str]) -> None:
+        """Delete the blobs that there are."""
+        for name in names:
+            self._delete(name)
 
     @abstractmethod
     def _list(self, prefix: str) -> Iterator[Blob]:

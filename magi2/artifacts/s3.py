@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
@@ -33,6 +33,7 @@ from minio.credentials import Provider
 from minio.error import S3Error
 from urllib3.response import BaseHTTPResponse
 
+from magi2.artifacts.ahead import THREADS
 from magi2.artifacts.base import BlobStore
 from magi2.artifacts.blobs import Blob
 from magi2.artifacts.damage import what_came
@@ -41,13 +42,16 @@ from magi2.artifacts.s3_requests import (
     abort_upload,
     begun_uploads,
     check_request,
+    content_md5,
     create_object,
+    delete_objects,
     foreign_type,
     region_of,
     s3_errors,
     says_absent,
 )
-from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, NamedLocks, new_attempt
+from magi2.artifacts.store import ARTIFACTS, LONGEST_LINK, Known, NamedLocks, artifact_prefix, new_attempt
+from magi2.artifacts.survey import Survey, files_of
 from magi2.errors import AwayError, ConfigError, CorruptedArtifactError, InfrastructureError, InputError
 from magi2.files import disk_errors, make_store_folder
 
@@ -291,10 +295,38 @@ class S3Store(BlobStore):
         with self._errors(name):
             self._client.remove_object(self._bucket, self._prefix + name)
 
-    def _list(self, prefix: str) -> Iterator[Blob]:
+    def _delete_all(self, names: Iterable[str]) -> None:
+        with self._errors(ARTIFACTS):
+            delete_objects(self._client, self._bucket, [self._prefix + name for name in names])
+
+    def _list(self, prefix: str, after: str | None = None) -> Iterator[Blob]:
+        """`after` is a name of the store after which the list begins."""
         with self._errors(prefix):
-            for item in self._client.list_objects(self._bucket, f"{self._prefix}{prefix}/", recursive=True):
-                yield Blob(item.object_name.removeprefix(self._prefix), item.last_modified.timestamp())
+            place = {"prefix": f"{self._prefix}{prefix}/", "start_after": after and self._prefix + after}
+            for item in self._client.list_objects(self._bucket, recursive=True, **place):
+                name, changed_at = item.object_name.removeprefix(self._prefix), item.last_modified.timestamp()
+                yield Blob(name, changed_at, item.size, content_md5(item.etag))
+
+    def _survey(self, stage: str, keys: Collection[str] | None) -> Survey:
+        folder = f"{ARTIFACTS}/{stage}"
+        if keys is None:
+            return Survey(self._list(folder))
+        return Survey(files_of(sorted(str(artifact_prefix(stage, key)) for key in set(keys)), self._list, folder))
+
+    def _suspects(self, known: Callable[[str], Known]) -> Iterator[Blob]:
+        for stage in self._stages():
+            survey = self._survey(stage, None)
+            for key, text in known(stage):
+                if survey.accepted(key, text):
+                    survey.forget(key)
+            folder, rest = f"{ARTIFACTS}/{stage}", {*survey, *survey.unpublished}
+            yield from files_of(sorted(str(artifact_prefix(stage, key)) for key in rest), self._list, folder)
+
+    def _stages(self) -> list[str]:
+        """The stages of which there is anything."""
+        with self._errors(ARTIFACTS):
+            items = self._client.list_objects(self._bucket, f"{self._prefix}{ARTIFACTS}/")
+            return [item.object_name.rstrip("/").rpartition("/")[2] for item in items if item.is_dir]
 
     def _abort_uploads(self, latest: float, *, dry_run: bool) -> list[str]:
         with self._errors(ARTIFACTS):
@@ -318,7 +350,7 @@ def s3_client(
 ) -> Minio:
     """A client of the server at http://host:port or https://host, which waits and tries again within limits."""
     scheme, _, host = endpoint.partition("://")
-    http = pool(timeout=_TIMEOUT, retries=_RETRIES, maxsize=16)
+    http = pool(timeout=_TIMEOUT, retries=_RETRIES, maxsize=THREADS)
     return Minio(host, credentials=credentials, secure=scheme == "https", region=region, http_client=http)
 
 

@@ -5,7 +5,8 @@ This is the only place that calls its private methods, which are those of minio 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from xml.etree.ElementTree import ParseError
 
 from minio import Minio
 from minio.credentials import Provider
+from minio.deleteobjects import DeleteObject
 from minio.error import MinioException, S3Error
 from minio.helpers import check_bucket_name, check_object_name
 from urllib3 import PoolManager
@@ -29,6 +31,7 @@ _BUSY_STATUSES = {408, 429, 500, 502, 503, 504}
 _ABSENT = {"NoSuchKey", "NoSuchObject"}
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _ENDED = "NoSuchUpload"
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,22 @@ def create_object(client: Minio, bucket: str, name: str, content: bytes, content
             return False
         raise
     return True
+
+
+def delete_objects(client: Minio, bucket: str, names: Sequence[str]) -> None:
+    """Delete objects, a thousand with each request; that one is not there is no error. Raises what the SDK does."""
+    for fault in client.remove_objects(bucket, [DeleteObject(name) for name in names]):
+        if fault.code not in _ABSENT:
+            raise InfrastructureError(_line(f"s3://{bucket}/{fault.name}", f"{fault.code}: {fault.message}"))
+
+
+def content_md5(etag: str | None) -> str | None:
+    """The MD5 of an object's content in lower-case hex, where its ETag has the form of one.
+
+    Parts, and servers that encrypt by keys of their own, give another one, which then equals no content's.
+    """
+    found = (etag or "").strip('"').lower()
+    return found if _MD5.fullmatch(found) else None
 
 
 def region_of(client: Minio, bucket: str) -> str:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from magi2.artifacts.manifest import Manifest, ManifestDraft, Payload, check_payload_name
 from magi2.artifacts.recipe import check_stage, is_digest, sha256_file
 from magi2.artifacts.tensors import SUFFIX as TENSORS_SUFFIX
 from magi2.artifacts.tensors import read_specs
-from magi2.errors import ContractError, CorruptedArtifactError, InputError
+from magi2.errors import ContractError, CorruptedArtifactError, InfrastructureError, InputError
 
 MANIFEST_NAME = "manifest.json"
 ARTIFACTS, DOCUMENTS = "artifacts", "documents"
@@ -58,6 +58,24 @@ class Condemned:
         return {**asdict(self), "at": self.at.isoformat()}
 
 
+Known: TypeAlias = Iterable[tuple[str, bytes]]
+"""Keys and manifests of one stage that somebody read or wrote before; they may be out of date."""
+
+
+def nothing_known(stage: str, /) -> Known:
+    """For a stage of whose artifacts nothing is known."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """An artifact that is there: its manifest, or why it proves nothing or could not be read."""
+
+    key: str
+    manifest: Manifest | None
+    fault: CorruptedArtifactError | InfrastructureError | None = None
+
+
 class Patience(Protocol):
     """Calls work that needs a store and gives what it returns, sooner or later: see `magi2.runtime.store_wait`."""
 
@@ -85,6 +103,15 @@ class ArtifactStore(Protocol):
 
     def find(self, stage: str, key: str) -> Manifest | None:
         """The artifact's manifest once payload presence and sizes are checked, or None. Reads no payload."""
+        ...
+
+    def look(self, stage: str, keys: Collection[str] | None = None, *, known: Known = ()) -> Iterator[Look]:
+        """What `find` says of many artifacts, or of all of a stage: those that are there, with faults of single ones.
+
+        A store that lists its files with their sizes and digests takes a `known` manifest for the stored one when the
+        listing has these very bytes and the payloads' sizes, and does not read it again; those come first, the others
+        in order of their keys.
+        """
         ...
 
     def stage_folder(self, stage: str, key: str) -> AbstractContextManager[Path]:
@@ -149,6 +176,13 @@ class ArtifactStore(Protocol):
         """Remove an artifact and say whether it was there. The manifest goes first: half removed is no artifact."""
         ...
 
+    def remove_all(self, manifests: Sequence[Manifest]) -> None:
+        """Remove artifacts whose manifests were read just now, all manifests first; those that are gone are no error.
+
+        A server is asked once for a thousand files.
+        """
+        ...
+
     def condemn(self, stage: str, key: str, *, why: str) -> bool:
         """Move a damaged artifact to quarantine, with a note, and say whether there was one."""
         ...
@@ -165,8 +199,13 @@ class ArtifactStore(Protocol):
         """Delete what was condemned so long ago, and say which places in quarantine that are."""
         ...
 
-    def sweep(self, *, older_than_hours: float, dry_run: bool = False) -> list[str]:
-        """Delete what dead attempts and interrupted removals left, and say which; foreign files are left alone."""
+    def sweep(
+        self, *, older_than_hours: float, dry_run: bool = False, known: Callable[[str], Known] = nothing_known
+    ) -> list[str]:
+        """Delete what dead attempts and interrupted removals left, and say which; foreign files are left alone.
+
+        `known` gives manifests of a stage, which `look` would take.
+        """
         ...
 
     def put_document(self, name: str, content: bytes) -> None:

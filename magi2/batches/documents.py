@@ -18,12 +18,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from magi2.artifacts.ahead import in_order
 from magi2.artifacts.damage import look_twice, what_came
 from magi2.artifacts.seal import SEAL, check_seal, seal_json
 from magi2.artifacts.store import ArtifactStore
@@ -39,6 +41,7 @@ from magi2.batches.schema import (
     ReportDocument,
     ResultsDocument,
     ShardDocument,
+    WrittenResults,
 )
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError, Magi2Error
 from magi2.inputs.text import quoted
@@ -47,6 +50,7 @@ from magi2.types import StageName
 logger = logging.getLogger(__name__)
 
 FOLDER = "batches"
+_READERS = 4  # results read at once: those of a large shard hold a megabyte of manifests
 _ABSENT = f"{FOLDER}/absent"  # no batch has a document of this name
 _SHARD_NAME = re.compile(rf"{FOLDER}/[^/]+/shards/[0-9]+\.json")
 _ATTEMPT_NAME = re.compile(
@@ -218,10 +222,38 @@ def all_results(
             yield found
 
 
-def find_faults(store: ArtifactStore, batch_id: str) -> Iterator[tuple[str, str]]:
-    """The documents of a batch that cannot be read, by name with the reason."""
+class KnownManifests:
+    """The manifests of a stage that results carry, of the works of these names or of all batches, with their keys.
+
+    Results that cannot be read, or are of a version that wrote none, know of none.
+    """
+
+    def __init__(self, store: ArtifactStore, names: Iterable[str] | None = None) -> None:
+        self._store = store
+        self._given = names
+
+    def __call__(self, stage: str, /) -> Iterator[tuple[str, bytes]]:
+        names = (name for name in self._names if name.split("/")[-1].split(".")[1] == stage)
+        for manifests in in_order(self._manifests, names, threads=_READERS):
+            yield from ((key, text.encode()) for key, text in manifests.items())
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(newest_results(self._store) if self._given is None else self._given)
+
+    def _manifests(self, name: str) -> dict[str, str]:
+        try:
+            found = find_document(self._store, name, WrittenResults)
+        except Magi2Error as error:
+            logger.warning("its manifests are read one by one: %s", fault_of(self._store, error))
+            return {}
+        return found.manifests if found else {}
+
+
+def find_faults(store: ArtifactStore, batch_id: str, *, but: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """The documents of a batch that cannot be read, by name with the reason, `but` some that were read just now."""
     for name in store.list_documents(batch_folder(batch_id)):
-        kind = _kind_of(name, batch_id)
+        kind = None if name in but else _kind_of(name, batch_id)
         try:
             if kind is not None:
                 find_document(store, name, kind)

@@ -18,6 +18,7 @@ from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch
 from magi2.batches.rerun import rerun_batch
 from magi2.batches.spread import NO_SPREAD, Spread
 from magi2.batches.static_checks import ClipCheck, Site, check_profiles
+from magi2.batches.told import Told, nothing_told
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import price_for_budget
 from magi2.config.profile import Profile
@@ -48,6 +49,7 @@ def plan_location(
     options: BatchOptions,
     origin: Mapping[str, str | None] | None = None,
     spread: Spread = NO_SPREAD,
+    told: Told = nothing_told,
 ) -> BatchPlan:
     """The plan of the batch file at `location`, a path or a file:// or s3:// address, or of rows that came without
     one; nothing is written.
@@ -112,6 +114,7 @@ def plan_location(
         book_of=books.__getitem__,
         options=options,
         origin=origin,
+        told=told,
     )
 
 
@@ -125,6 +128,7 @@ def plan_rerun(
     options: BatchOptions,
     origin: Mapping[str, str | None] | None = None,
     scratch: Path,
+    told: Told = nothing_told,
 ) -> BatchPlan:
     """The plan of an earlier batch under changed profiles, see `rerun_batch`; nothing is written but its images."""
     _check_price(settings, options)
@@ -143,6 +147,7 @@ def plan_rerun(
         book_of=books.__getitem__,
         options=options,
         origin={**(origin or {}), "parent_batch_id": batch_id},
+        told=told,
     )
 
 

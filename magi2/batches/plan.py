@@ -41,6 +41,7 @@ from magi2.batches.schema import (
     RefusedRow,
     ShardDocument,
 )
+from magi2.batches.told import Told, nothing_told
 from magi2.config.load import require_named_files
 from magi2.config.price import check_budget
 from magi2.config.profile import Profile
@@ -50,7 +51,7 @@ from magi2.files import partial_file
 from magi2.inputs.files import read_unchanged
 from magi2.inputs.limits import MAX_PROFILES
 from magi2.recipes.book import RecipeBook
-from magi2.recipes.lookup import StoredClip
+from magi2.recipes.many import look_for_clips
 from magi2.recipes.marking import marking_config
 from magi2.types import Clip, StageName
 
@@ -183,8 +184,11 @@ def plan_batch(
     options: BatchOptions,
     origin: Mapping[str, str | None] | None = None,
     clips_per_shard: int | None = None,
+    told: Told = nothing_told,
 ) -> BatchPlan:
     """The plan of a validated batch; reads the store and writes nothing. `book_of` gives a profile digest's recipes.
+
+    `told` gives what others were told of these clips' artifacts, so that the store need not be asked for each.
 
     Raises: InputError listing all bad rows when `options.on_bad_rows` is refuse.
     """
@@ -198,16 +202,15 @@ def plan_batch(
     finished: dict[str, str] = {}
     keys: dict[str, Mapping[StageName, str]] = {}
     text_flags: dict[str, tuple[str, ...]] = {}
-    for clip in batch.clips:
-        stored = StoredClip(store, book_of(clip.profile_digest), clip)
-        file = stored.manifest(StageName.MUX)
-        if options.remakes or file is None:
+    stored_of = look_for_clips(store, book_of, batch.clips, told(batch.clips))
+    for clip, stored in zip(batch.clips, stored_of, strict=True):
+        if options.remakes or stored.file is None:
             to_render.append(clip)
             keys[clip.clip_id] = stored.keys
         else:
             (to_deliver if clip.deliveries else cached).append(clip)
-            finished[clip.clip_id] = file.key
-            text_flags[clip.clip_id] = stored.flags(StageName.ENHANCE, StageName.ENCODE)
+            finished[clip.clip_id] = stored.file
+            text_flags[clip.clip_id] = stored.text_flags
         for stage, key in stored.missing.items():
             missing[stage].setdefault(key, clip.profile_digest)
         if clip.deliveries:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import find_document, newest_attempts, results_name, write_document
-from magi2.batches.schema import ClipResult, ResultsDocument
+from magi2.batches.schema import ClipResult, ResultsDocument, WrittenResults
 from magi2.errors import error_text
 from magi2.recipes.result import StageResult
 from magi2.types import StageName
@@ -16,8 +16,15 @@ def write_results(
     store: ArtifactStore, batch_id: str, shard: int, stage: StageName, attempt: int, results: Iterable[StageResult]
 ) -> None:
     """Store what an attempt at a stage made of a shard; what other attempts made stays."""
-    rows = tuple(_row(result) for result in results)
-    document = ResultsDocument(batch_id=batch_id, shard=shard, stage=stage, attempt=attempt, results=rows)
+    told = list(results)
+    document = WrittenResults(
+        batch_id=batch_id,
+        shard=shard,
+        stage=stage,
+        attempt=attempt,
+        results=tuple(_row(result) for result in told),
+        manifests={each.key: each.manifest.to_bytes().decode() for each in told if each.key and each.manifest},
+    )
     write_document(store, results_name(batch_id, shard, stage, attempt), document)
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from magi2.artifacts.manifest import Manifest
+from magi2.artifacts.progress import Progress
 from magi2.artifacts.removals import note_removals
-from magi2.artifacts.store import ArtifactStore
-from magi2.batches.documents import all_results, batch_folder
+from magi2.artifacts.store import ArtifactStore, Look
+from magi2.batches.documents import KnownManifests, all_results, batch_folder
 from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, named_keys, read_leases, sweep_leases
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
 from magi2.stages.snapshots import PICTURES, SNAPSHOTS
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 NEVER = (StageName.ENHANCE, NEGATIVE)
 """Captions cannot be made again; the negative embedding is one small file for many clips."""
 _KEY_TEXT = re.compile("[0-9a-f]{64}")
-_ROUND = 256  # artifacts that are announced, looked at again and removed together
+_ROUND = 2048  # artifacts that are announced and looked at again together, after the leases were read
+_TOGETHER = 256  # and of these removed at once
 _SNAPSHOT = re.compile(rf"{SNAPSHOTS}/(?P<stage>{'|'.join(StageName)})/(?P<key>[0-9a-f]{{64}})\..*")
 
 
@@ -63,7 +65,8 @@ class Candidate:
     """An artifact that was old enough at the first look, and when the last of its clips was delivered."""
 
     stage: StageName
-    manifest: Manifest
+    key: str
+    size_bytes: int
     since: datetime
 
 
@@ -90,25 +93,26 @@ def collect_garbage(
     """
     now = now or datetime.now(UTC)
     unreadable: dict[str, str] = {}
-    delivered = _delivered(store, unreadable)
+    known = KnownManifests(store)
+    delivered = _delivered(store, policy, known, unreadable)
     leases = read_leases(store, lease_days=policy.lease_days, now=now, unreadable=unreadable)
     limited_to = None if policy.batch_id is None else _keys_of_batch(store, policy.batch_id)
     old, needed = [], 0
     for stage in policy.keep_days:
-        for manifest in _manifests(store, stage):
+        for manifest in _manifests(store, stage, known):
             if limited_to is not None and manifest.key not in limited_to:
                 continue
             since = delivered.get(manifest.key, manifest.created_at if stage is StageName.MUX else None)
             if since is None or manifest.key in leases.held:
                 needed += 1
             elif policy.lets_go(manifest, since, leases, now):
-                old.append(Candidate(stage, manifest, since))
+                old.append(Candidate(stage, manifest.key, manifest.size_bytes, since))
     going = old if dry_run else list(remove_candidates(store, old, policy, now))
     if not dry_run:
         longest = max([policy.lease_days, *policy.keep_days.values()])
         sweep_leases(store, before=now - timedelta(days=longest + 1))
-    removed = tuple((each.stage, each.manifest.key) for each in going)
-    freed = sum(each.manifest.size_bytes for each in going)
+    removed = tuple((each.stage, each.key) for each in going)
+    freed = sum(each.size_bytes for each in going)
     return GcReport(dry_run, removed, freed, needed + len(old) - len(going), unreadable)
 
 
@@ -117,31 +121,37 @@ def remove_candidates(
 ) -> Iterator[Candidate]:
     """Remove what may still go, round by round, and give what went; it is decided for each anew."""
     waiting = deque(old)
+    progress = Progress("retention: %s artifacts gone or needed", len(old))
     while waiting:
         round_ = [waiting.popleft() for _ in range(min(_ROUND, len(waiting)))]
-        with announced_removal(store, [each.manifest.key for each in round_]) as has_time:
+        with announced_removal(store, [each.key for each in round_]) as has_time:
             leases = read_leases(store, lease_days=policy.lease_days, now=now, unreadable={})
             if not has_time():
                 raise InfrastructureError(f"{store.url}: reading the leases took longer than {REMOVAL_S:.0f} s")
-            clips = [each.manifest.key for each in round_ if each.stage is StageName.MUX]
+            clips = [each.key for each in round_ if each.stage is StageName.MUX]
             if clips:
                 note_removals(store, StageName.MUX, clips, now)
             while round_ and has_time():
-                each = round_.pop(0)
-                if _still_goes(store, each, leases, policy, now) and store.remove(each.stage, each.manifest.key):
-                    yield each
+                some, round_ = round_[:_TOGETHER], round_[_TOGETHER:]
+                going = _still_going(store, some, leases, policy, now)
+                store.remove_all(list(going.values()))
+                progress.add(len(some))
+                yield from (each for each in some if (each.stage, each.key) in going)
         waiting.extendleft(reversed(round_))
 
 
-def _still_goes(store: ArtifactStore, each: Candidate, leases: Leases, policy: RetentionPolicy, now: datetime) -> bool:
-    """Whether, at a second look, nobody holds an artifact and it is as old as it was."""
-    try:
-        manifest = store.find(each.stage, each.manifest.key)
-    except CorruptedArtifactError:
-        return False
-    if manifest is None or manifest.key in leases.held:
-        return False
-    return policy.lets_go(manifest, each.since, leases, now)
+def _still_going(
+    store: ArtifactStore, some: Sequence[Candidate], leases: Leases, policy: RetentionPolicy, now: datetime
+) -> dict[tuple[StageName, str], Manifest]:
+    """Those that, at a second look, nobody holds and that are as old as they were."""
+    since = {(each.stage, each.key): each.since for each in some if each.key not in leases.held}
+    found: dict[tuple[StageName, str], Manifest] = {}
+    for stage in dict.fromkeys(each.stage for each in some):
+        for manifest in _whole(store.look(stage, [key for of, key in since if of is stage])):
+            place = (stage, manifest.key)
+            if policy.lets_go(manifest, since[place], leases, now):
+                found[place] = manifest
+    return found
 
 
 def sweep_snapshots(
@@ -173,16 +183,23 @@ def _is_made(store: ArtifactStore, snapshot: str) -> bool:
         return False  # it will be made anew
 
 
-def _delivered(store: ArtifactStore, unreadable: dict[str, str]) -> dict[str, datetime]:
-    """When the last clip made from each artifact was delivered; artifacts of undelivered clips are not in it."""
+def _delivered(
+    store: ArtifactStore, policy: RetentionPolicy, known: KnownManifests, unreadable: dict[str, str]
+) -> dict[str, datetime]:
+    """When the last clip made from each artifact was delivered; artifacts of undelivered clips are not in it.
+
+    Only of the stages that the policy names: what they were made from is not asked.
+    """
     finished: dict[str, datetime] = {}
     undelivered: set[str] = set()
+    chain = (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE)
+    first = min((chain.index(stage) for stage in policy.keep_days if stage in chain), default=len(chain))
     inputs_of = {
         manifest.key: tuple(manifest.recipe.inputs.values())
-        for stage in (StageName.ENCODE, StageName.PREVIEW, StageName.REFINE, StageName.DECODE)
-        for manifest in _manifests(store, stage)
+        for stage in chain[first + 1 :]
+        for manifest in _manifests(store, stage, known)
     }
-    for manifest in _manifests(store, StageName.MUX):
+    for manifest in _manifests(store, StageName.MUX, known):
         for key in _ancestors(manifest.recipe.inputs.values(), inputs_of):
             finished[key] = max(finished.get(key, manifest.created_at), manifest.created_at)
     for key in _pending_keys(store, unreadable):
@@ -201,14 +218,23 @@ def _ancestors(keys: Any, inputs_of: Mapping[str, tuple[str, ...]]) -> set[str]:
     return found
 
 
-def _manifests(store: ArtifactStore, stage: StageName) -> Iterator[Manifest]:
-    for key in store.keys(stage):
-        try:
-            manifest = store.find(stage, key)
-        except CorruptedArtifactError:
-            continue  # `magi2 verify` reports it; retention only removes what it understands
-        if manifest is not None:
-            yield manifest
+def _manifests(store: ArtifactStore, stage: StageName, known: KnownManifests) -> Iterator[Manifest]:
+    progress = Progress(f"retention: %s artifacts of {stage.value} looked at")
+    for manifest in _whole(store.look(stage, known=known(stage))):
+        progress.add(1)
+        yield manifest
+
+
+def _whole(found: Iterable[Look]) -> Iterator[Manifest]:
+    """The manifests of those that are not damaged: `magi2 verify` reports the others.
+
+    Retention only removes what it understands.
+    """
+    for each in found:
+        if isinstance(each.fault, InfrastructureError):
+            raise each.fault
+        if each.manifest is not None:
+            yield each.manifest
 
 
 def _pending_keys(store: ArtifactStore, unreadable: dict[str, str]) -> set[str]:

@@ -240,6 +240,15 @@ class ResultsDocument(Document):
     results: tuple[ClipResult, ...]
 
 
+class WrittenResults(ResultsDocument):
+    """The same as it is written: with the manifests, as text, of the artifacts that it names, by key.
+
+    One document then says what many would have to be asked for. Older versions wrote none.
+    """
+
+    manifests: dict[str, str] = Field({}, exclude_if=lambda manifests: not manifests)
+
+
 class Receipt(Content):
     """A clip at a target: the names and digests of the files there, and of the stored file that they were made from.
 

@@ -45,6 +45,14 @@ class Artifacts:
         row = self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else _record(row)
 
+    def of_keys(self, keys: Iterable[str]) -> dict[str, ArtifactRecord]:
+        """The rows of these artifacts, by key, as far as they are there."""
+        found: dict[str, ArtifactRecord] = {}
+        for chunk in chunks(keys):
+            query = select(ArtifactRow.__table__).where(ArtifactRow.key.in_(chunk))
+            found |= {record.key: record for record in self._database.read(_records, query)}
+        return found
+
     def records(self, stage: str) -> Iterator[ArtifactRecord]:
         """All artifacts of a stage, in order of their keys, read page by page."""
         last = ""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
 from magi2.artifacts.manifest import Manifest
-from magi2.artifacts.store import ArtifactStore
+from magi2.artifacts.progress import Progress
+from magi2.artifacts.store import ArtifactStore, Known, Look
 from magi2.batches.documents import fault_of
 from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.records import ArtifactRecord
 from magi2.catalog.statements import chunks
-from magi2.errors import CorruptedArtifactError, InfrastructureError
+from magi2.errors import CorruptedArtifactError
 from magi2.stages.contracts import check_payloads
 from magi2.types import ARTIFACT_FOLDERS
 
-_THREADS = 8  # manifests asked for at once: a remote store answers each after milliseconds
 _CHUNK = 256
 
 
@@ -62,40 +61,38 @@ class Pair:
         return f"{self.stage}/{self.key}"
 
 
-def pairs(store: ArtifactStore, artifacts: Artifacts) -> Iterator[Pair]:
-    """Every artifact of either side, by stage and key; nothing is held in memory but a few hundred.
+def stages_of(artifacts: Artifacts) -> list[str]:
+    """The folders of artifacts of either side, in the order in which they are compared.
 
-    Stages that only the catalog knows come first, so that a key which is also elsewhere is not lost by removing it.
+    Those that only the catalog knows come first, so that a key which is also elsewhere is not lost by removing it.
     """
-    unknown = sorted(artifacts.totals().keys() - set(ARTIFACT_FOLDERS))
-    for stage in (*unknown, *ARTIFACT_FOLDERS):
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for chunk in chunks(_merged(store.keys(stage), artifacts.records(stage)), _CHUNK):
-                yield from pool.map(lambda item, stage=stage: _pair(store, stage, *item), chunk)
+    return [*sorted(artifacts.totals().keys() - set(ARTIFACT_FOLDERS)), *ARTIFACT_FOLDERS]
 
 
-def _pair(store: ArtifactStore, stage: str, key: str, record: ArtifactRecord | None) -> Pair:
+def pairs(store: ArtifactStore, artifacts: Artifacts, stage: str, known: Known = ()) -> Iterator[Pair]:
+    """Every artifact of a stage of either side, those of the store first; of each only its key stays in memory.
+
+    `known` are manifests that need not be read again where the store's listing has the very same.
+    """
+    progress = Progress(f"{stage}: %s artifacts compared", artifacts.totals().get(stage, (0, 0))[0])
+    seen: set[bytes] = set()
+    for chunk in chunks(store.look(stage, known=known), _CHUNK):
+        records = artifacts.of_keys(look.key for look in chunk)
+        progress.add(len(chunk))
+        for look in chunk:
+            seen.add(bytes.fromhex(look.key))
+            yield _pair(store, stage, look, records.get(look.key))
+    rest = (record for record in artifacts.records(stage) if bytes.fromhex(record.key) not in seen)
+    for chunk in chunks(rest, _CHUNK):  # looked for each: it may have come since the store was listed
+        found = {look.key: look for look in store.look(stage, [record.key for record in chunk])}
+        yield from (_pair(store, stage, found.get(record.key) or Look(record.key, None), record) for record in chunk)
+
+
+def _pair(store: ArtifactStore, stage: str, look: Look, record: ArtifactRecord | None) -> Pair:
+    manifest, fault = look.manifest, look.fault
     try:
-        manifest = store.find(stage, key)
         if manifest is not None and not manifest.is_sealed:
             check_payloads(manifest)
-        return Pair(stage, key, manifest, record)
-    except (CorruptedArtifactError, InfrastructureError) as error:
-        return Pair(stage, key, None, record, fault_of(store, error))
-
-
-def _merged(keys: Iterator[str], records: Iterator[ArtifactRecord]) -> Iterator[tuple[str, ArtifactRecord | None]]:
-    """The union of two sequences in order of keys."""
-    record = next(records, None)
-    for key in keys:
-        while record is not None and record.key < key:
-            yield record.key, record
-            record = next(records, None)
-        if record is not None and record.key == key:
-            yield key, record
-            record = next(records, None)
-        else:
-            yield key, None
-    while record is not None:
-        yield record.key, record
-        record = next(records, None)
+    except CorruptedArtifactError as error:
+        manifest, fault = None, error
+    return Pair(stage, look.key, manifest, record, fault and fault_of(store, fault))

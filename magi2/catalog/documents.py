@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
+from magi2.artifacts.ahead import in_order
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import (
     all_results,
@@ -94,10 +96,11 @@ def _read_clips(store: ArtifactStore, plan: BatchDocument) -> dict[str, PlannedC
     for shard in range(plan.shards):
         document = _read(store, shard_name(plan.batch_id, shard), ShardDocument)
         check_shard(document, plan.batch_id, shard)
-        for each in document.clips:
-            clip, file = each.to_clip(), document.finished.get(each.clip_id)
-            placed = replace(clip, deliveries=final_places(store, plan.batch_id, clip))
-            clips[each.clip_id] = PlannedClip(placed, shard, file.key if file else None)
+        planned = [each.to_clip() for each in document.clips]
+        for clip, places in zip(planned, in_order(partial(final_places, store, plan.batch_id), planned), strict=True):
+            file = document.finished.get(clip.clip_id)
+            placed = replace(clip, deliveries=places)
+            clips[clip.clip_id] = PlannedClip(placed, shard, file.key if file else None)
     for finished in _read(store, finished_name(plan.batch_id), FinishedDocument).finished:
         clips[finished.clip_id] = PlannedClip(finished.to_clip(), None, finished.key)
     if len(clips) != plan.clips:

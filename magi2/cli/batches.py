@@ -32,6 +32,7 @@ def plan_command(
         profile=profile,
         overrides=overrides,
         options=BatchOptions(on_bad_rows=on_bad_rows, budget=budget),  # type: ignore[arg-type]  # checked there
+        told=deployment.told,
     )
     estimate, price = estimate_seconds(plan, store), deployment.price
     cost = price.cost(estimate.total_s) if price else None

@@ -170,6 +170,7 @@ def _begin(asked: Asked, batch_id: str, deployment: Deployment) -> BatchByHand:
         options=asked.options,
         origin={"requested_by": user_name()},
         clips_per_shard=len(asked.clips),
+        told=deployment.told,
     )
     plan = replace(plan, batch_id=batch_id, by_hand=ByHand(process=this_process(), attempt=attempt))
     remove_batch(store, batch_id)  # what earlier calls told of their stages is not what became of this one's

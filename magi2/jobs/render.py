@@ -36,7 +36,7 @@ from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
 from magi2.parallel.layout import ParallelLayout
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip
-from magi2.recipes.result import StageResult
+from magi2.recipes.result import StageResult, without_manifests
 from magi2.runtime.events import (
     ClipFinished,
     Event,
@@ -213,7 +213,7 @@ class ClipRender:
             results = run_stage(context, job.stage, work.clips)
             place = job.batch_id, job.shard, job.stage, job.attempt
             self._patience(lambda: write_results(store, *place, results))
-            return results
+            return without_manifests(results)
 
         return compute
 

@@ -25,7 +25,7 @@ from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, Paus
 from magi2.files import machine_error
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.lookup import StoredClip, reusable_results
-from magi2.recipes.result import StageResult
+from magi2.recipes.result import StageResult, without_manifests
 from magi2.runtime.events import ClipFinished, Event, StageStarted
 from magi2.runtime.job import StageJob
 from magi2.types import Clip, StageName
@@ -123,7 +123,7 @@ def _results(
                     result.clip.clip_id, "reused", result.key, result.seconds, result.flags, measures=result.measures
                 )
             )
-        return stored
+        return without_manifests(stored)
 
 
 @contextmanager

@@ -23,14 +23,15 @@ def caption_flags(flags: Iterable[str], enhancement_mode: str) -> tuple[str, ...
     return tuple(flag for flag in flags if not (enhancement_mode == "offline" and flag == FALLBACK))
 
 
-def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | None:
-    """The key of the clip's caption, or None when the enhance stage has not made it yet.
-
-    With `llm-then-offline` the language model's caption wins over an earlier fallback.
-    """
+def caption_keys(book: RecipeBook, clip: Clip) -> list[str]:
+    """The keys that the clip's caption may have: with `llm-then-offline` that of an earlier fallback comes second."""
     mode = book.enhancement_mode
-    keys = [book.enhance(clip, stored).key for stored in ((mode, "offline") if mode == "llm-then-offline" else (mode,))]
-    return next((key for key in keys if store.find(StageName.ENHANCE, key) is not None), None)
+    return [book.enhance(clip, each).key for each in ((mode, "offline") if mode == "llm-then-offline" else (mode,))]
+
+
+def caption_key(store: ArtifactStore, book: RecipeBook, clip: Clip) -> str | None:
+    """The key of the clip's caption, the first that is stored, or None when the enhance stage has not made it yet."""
+    return next((key for key in caption_keys(book, clip) if store.find(StageName.ENHANCE, key) is not None), None)
 
 
 def stored_caption(store: ArtifactStore, key: str) -> Caption | None:

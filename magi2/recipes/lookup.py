@@ -14,7 +14,7 @@ from magi2.errors import ContractError, CorruptedArtifactError
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION, caption_flags, caption_key
-from magi2.recipes.result import StageResult, measures_of
+from magi2.recipes.result import StageResult, measures_of, without_manifests
 from magi2.stages.contracts import check_promise, contract_of
 from magi2.types import NEGATIVE, Clip, StageName
 
@@ -32,28 +32,6 @@ class StoredClip:
         self._book = book
         self._clip = clip
         self._found: dict[StageName, Manifest | None] = {}
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the delivered file is there, whatever retention has taken of what led to it."""
-        return self.manifest(StageName.MUX) is not None
-
-    @property
-    def missing(self) -> dict[StageName, str]:
-        """The stages still to run, none for a finished clip, each with the key of what it makes.
-
-        Without an enhanced caption the keys of later stages are unknown, so all count as missing. Theirs are then no
-        keys of the store, but equal for clips that share the artifact.
-        """
-        stages = self._book.profile.stages
-        if self._caption is None:
-            enhance = self._book.enhance(self._clip).key
-            chain = self._book.chain(self._clip, f"what enhance/{enhance} will say")
-            return {stage: enhance if stage is StageName.ENHANCE else chain[stage].key for stage in stages}
-        if self.is_finished:
-            return {}
-        chain = self._book.chain(self._clip, self._caption[1].text)
-        return {stage: chain[stage].key for stage in stages[1:] if self.manifest(stage) is None}
 
     def manifest(self, stage: StageName) -> Manifest | None:
         """The artifact of a stage, None when it is not there; of enhance it is the caption in use, perhaps a fallback.
@@ -85,7 +63,7 @@ class StoredClip:
 
     def results(self) -> list[StageResult]:
         """A `reused` result for each stage whose artifact is there, in order."""
-        return [self._result(stage, manifest, 0.0) for stage, manifest in self.manifests().items()]
+        return without_manifests(self._result(stage, manifest, 0.0) for stage, manifest in self.manifests().items())
 
     def result(self, stage: StageName) -> StageResult | None:
         """A `reused` result when the stage has nothing to make of the clip, else None.
@@ -127,7 +105,9 @@ class StoredClip:
 
     def _result(self, stage: StageName, manifest: Manifest, seconds: float) -> StageResult:
         flags = caption_flags(manifest.flags, self._book.enhancement_mode)
-        return StageResult(stage, self._clip, "reused", seconds, manifest.key, flags, measures=measures_of(manifest))
+        return StageResult(
+            stage, self._clip, "reused", seconds, manifest.key, flags, measures=measures_of(manifest), manifest=manifest
+        )
 
 
 def reusable_results(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from magi2.artifacts.manifest import Manifest
@@ -15,7 +16,8 @@ from magi2.types import Clip, StageName
 class StageResult:
     """What became of one clip in one stage. `flags` name fallbacks; a flagged clip is not called good.
 
-    `measures` are what tells the defects of a delivered clip, see `magi2.quality`.
+    `measures` are what tells the defects of a delivered clip, see `magi2.quality`; `manifest` is the artifact's, where
+    whoever tells has it.
     """
 
     stage: StageName
@@ -26,6 +28,12 @@ class StageResult:
     flags: tuple[str, ...] = ()
     error: Magi2Error | None = None
     measures: dict[str, Any] | None = None
+    manifest: Manifest | None = None
+
+
+def without_manifests(results: Iterable[StageResult]) -> list[StageResult]:
+    """The same for whoever keeps many results for long, once they are written down."""
+    return [replace(result, manifest=None) for result in results]
 
 
 def measures_of(manifest: Manifest) -> dict[str, Any] | None:

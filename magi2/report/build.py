@@ -35,7 +35,7 @@ from magi2.errors import (
 from magi2.quality.thresholds import USUAL, Thresholds
 from magi2.report.counts import count_clips
 from magi2.report.markdown import to_markdown
-from magi2.report.outcomes import BatchResults, ShardOutcomes, judged, reported, stored_file
+from magi2.report.outcomes import BatchResults, ShardOutcomes, StoredFiles, judged, reported, stored_file, stored_files
 from magi2.types import StageName, profile_stages
 
 LISTS = ("failed", "flagged", "over_budget", "cancelled", "stopped", "done")
@@ -71,8 +71,9 @@ def build_report(
     digests = {clip.clip_id: clip.profile_digest for clip in finished}
     digests |= {clip_id: shard.profile_digest for shard in shards for clip_id in shard.passes}
     clips = [clip for shard in shards for clip in shard.clips()]
+    files = stored_files(store, finished) if finished else {}
     clips += [
-        _finished_before(store, clip, thresholds, is_reused=not results.was_made(clip.clip_id, StageName.MUX))
+        _finished_before(files, clip, thresholds, is_reused=not results.was_made(clip.clip_id, StageName.MUX))
         for clip in finished
     ]
     for clip in clips:
@@ -146,9 +147,9 @@ def _stage_counts(counts: BatchCounts, cost: BatchCost | None) -> dict[str, Stag
 
 
 def _finished_before(
-    store: ArtifactStore, clip: FinishedClip, thresholds: Thresholds, *, is_reused: bool
+    files: StoredFiles, clip: FinishedClip, thresholds: Thresholds, *, is_reused: bool
 ) -> ReportedClip:
-    file = stored_file(store, clip.clip_id, clip)
+    file = stored_file(clip.clip_id, clip, files)
     quality = judged(clip, file.measures, thresholds)
     return reported(clip, key=clip.key, flags=file.flags, reused=is_reused, quality=quality)
 

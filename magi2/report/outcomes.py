@@ -44,6 +44,8 @@ from magi2.types import StageName, clip_stages
 
 logger = logging.getLogger(__name__)
 
+StoredFiles = dict[str, tuple[tuple[str, ...], dict[str, Any] | None]]
+
 
 class BatchResults:
     """What the stages told of a batch's clips: in their present shards, and in those of earlier plans of the batch.
@@ -97,6 +99,7 @@ class ShardOutcomes:
         document = load_shard_document(store, batch.batch_id, shard)
         self.profile_digest = document.profile_digest
         self._finished = document.finished
+        self._stored = stored_files(store, document.finished.values()) if document.finished else {}
         self._files = {clip.clip_id: self._file(clip) for clip in document.clips}
         self._planned = document.clips
         settings = batch.settings(self.profile_digest)
@@ -180,7 +183,7 @@ class ShardOutcomes:
         this batch named, or is made from what this batch decoded; not where stages are forced, which compare with it.
         """
         if finished := self._finished.get(clip.clip_id):
-            return stored_file(self._store, clip.clip_id, finished)
+            return stored_file(clip.clip_id, finished, self._stored)
         told = self._results.of(self._shard, StageName.MUX, clip.clip_id)
         if told and told.has_artifact:
             return told
@@ -220,20 +223,22 @@ class ShardOutcomes:
         return [marked_texts(profile, clip.prompt, caption.text) for caption in captions if caption]
 
 
-def stored_file(store: ArtifactStore, clip_id: str, file: FinishedClip | FinishedFile) -> ClipResult:
+def stored_files(store: ArtifactStore, files: Iterable[FinishedClip | FinishedFile]) -> StoredFiles:
+    """The flags and measures of files that were there when a batch was planned, by key: all are looked for at once."""
+    found: StoredFiles = {}
+    for look in store.look(StageName.MUX, {file.key for file in files if file.key}):
+        if isinstance(look.fault, InfrastructureError):
+            raise look.fault
+        manifest = look.manifest
+        found[look.key] = (manifest.flags, measures_of(manifest)) if manifest else (("damaged_since",), None)
+    return found
+
+
+def stored_file(clip_id: str, file: FinishedClip | FinishedFile, files: StoredFiles) -> ClipResult:
     """What stands for the result of a file that was there when a batch was planned; its flags say if it is no more."""
-    manifest, flags = None, ("removed_since",)
-    try:
-        manifest = store.find(StageName.MUX, file.key) if file.key else None
-    except CorruptedArtifactError:
-        flags = ("damaged_since",)
-    return ClipResult(
-        clip_id=clip_id,
-        state="reused",
-        key=file.key,
-        flags=(*file.flags, *(manifest.flags if manifest else flags)),
-        measures=measures_of(manifest) if manifest else None,
-    )
+    flags, measures = files.get(file.key or "", (("removed_since",), None))
+    flags = (*file.flags, *flags)
+    return ClipResult(clip_id=clip_id, state="reused", key=file.key, flags=flags, measures=measures)
 
 
 def _find_file(store: ArtifactStore, key: str) -> Manifest | None:

@@ -225,7 +225,9 @@ class Stage(ABC, Generic[Models]):
         state: Literal["made", "reused"] = "made" if product else "reused"
         logger.info("clip %s %s: %s", clip.short_id, self.name.value, state)
         seconds, flags = time.monotonic() - started, self.flags(manifest, product)
-        return StageResult(self.name, clip, state, seconds, manifest.key, flags, measures=measures_of(manifest))
+        return StageResult(
+            self.name, clip, state, seconds, manifest.key, flags, measures=measures_of(manifest), manifest=manifest
+        )
 
     def _obtain(self, clip: Clip) -> tuple[Manifest, Product | None]:
         """The clip's artifact. Raises: the clip's error, in our classes; GroupLostError, or an error of `load`."""

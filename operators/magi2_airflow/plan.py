@@ -178,6 +178,7 @@ class PlanOperator(Magi2Operator):
             "overrides": tuple(self.overrides or ()),
             "options": options,
             "origin": self._origin(context),
+            "told": deployment.told,
         }
         if self.rerun_of:
             return plan_rerun(str(self.rerun_of), only=tuple(self.only or ()), scratch=scratch, **shared)

@@ -691,3 +691,54 @@ def test_self_test_says_what_it_tried_and_leaves_no_artifact(lab: StoreLab, stor
 def test_store_is_opened_again_by_its_url(store: ArtifactStore) -> None:
     published = publish(store, {"latents.bin": b"abc"})
     assert open_store(store.url).find(STAGE, recipe().key) == published
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_a_look_at_many_finds_what_a_look_at_each_does(lab: StoreLab, store: ArtifactStore, is_known: bool) -> None:
+    made = [publish(store, {"latents.bin": b"1234", "more.bin": b"5"}, recipe(seed)) for seed in range(5)]
+    known = [(each.key, each.to_bytes()) for each in made] if is_known else []
+    folders = [f"artifacts/{STAGE}/{each.key[:2]}/{each.key}" for each in made]
+    lab.delete(f"{folders[1]}/manifest.json")
+    lab.delete(f"{folders[2]}/{made[2].payloads['more.bin'].file}")
+    lab.write(f"{folders[3]}/manifest.json", lab.read(f"{folders[3]}/manifest.json").replace(b"cpu", b"gpu"))
+    lab.write(f"{folders[4]}/{made[4].payloads['latents.bin'].file}", b"123")
+    for keys in (None, [each.key for each in made] + ["0" * 64]):
+        found = {look.key: look for look in store.look(STAGE, keys, known=known)}
+        assert found.keys() == {each.key for each in (made[0], *made[2:])}
+        assert found[made[0].key].manifest == made[0] and found[made[0].key].fault is None
+        for hurt in made[2:]:
+            assert found[hurt.key].manifest is None and isinstance(found[hurt.key].fault, CorruptedArtifactError)
+    assert list(store.look(STAGE, [])) == []
+
+
+def test_a_manifest_known_from_before_is_not_taken_for_the_one_that_is_stored(store: ArtifactStore) -> None:
+    first = publish(store, {"latents.bin": b"1234"})
+    store.remove(STAGE, first.key)
+    second = publish(store, {"latents.bin": b"1234"})
+    assert [look.manifest for look in store.look(STAGE, known=[(first.key, first.to_bytes())])] == [second]
+
+
+def test_a_look_refuses_what_is_no_key(store: ArtifactStore) -> None:
+    with pytest.raises(InputError, match="not a SHA-256"):
+        list(store.look(STAGE, ["../x"]))
+
+
+def test_many_artifacts_go_at_once_and_others_stay(lab: StoreLab, store: ArtifactStore) -> None:
+    made = [publish(store, {"latents.bin": b"1234", "more.bin": b"5"}, recipe(seed)) for seed in range(3)]
+    store.remove(STAGE, made[0].key)
+    store.remove_all(made[:2])
+    assert [look.manifest for look in store.look(STAGE)] == [made[2]]
+    assert len(lab.names("artifacts/")) == 3
+
+
+def test_a_sweep_leaves_what_a_known_manifest_names_and_takes_the_rest(lab: StoreLab, store: ArtifactStore) -> None:
+    made = [publish(store, {"latents.bin": b"1234"}, recipe(seed)) for seed in range(2)]
+    folder = f"artifacts/{STAGE}/{made[0].key[:2]}/{made[0].key}"
+    stray = f"{folder}/latents.a0123456789abcdef.bin"
+    lab.write(stray, b"of an attempt that lost")
+    known = {STAGE: [(each.key, each.to_bytes()) for each in made]}
+    assert store.sweep(older_than_hours=0, known=lambda stage: known[stage]) == [stray]
+    assert {look.key for look in store.look(STAGE)} == {each.key for each in made}

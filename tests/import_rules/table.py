@@ -132,7 +132,7 @@ TABLE = [
     ),
     Row("magi2.runtime.meeting", "config errors parallel platform stages", "torch", heavy=True),
     # The deployment: store and catalog, opened together.
-    Row("magi2.deployment", "artifacts catalog checkpoints.layout config errors quality recipes"),
+    Row("magi2.deployment", "artifacts batches.told catalog checkpoints.layout config errors quality recipes types"),
     # The database, and the gate that asks it whether work may go on.
     Row(
         "magi2.catalog",
