@@ -18,7 +18,7 @@ from magi2.config.profiles import Profiles
 from magi2.config.settings import Settings
 from magi2.inputs.files import InputRoots
 from magi2.platform import Accelerator
-from tools.demo_clips import ExportedClip, judgement
+from tools.demo_clips import DeliveredClip, judgement
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "examples"
@@ -133,7 +133,7 @@ def judged(summary: Mapping[str, Any], batch: Path = BATCH) -> dict[str, str]:
     found = {}
     for clip in summary["clips"]:
         name = clip["names"][0]
-        found[name] = judgement(ExportedClip(Path(clip["files"]["clip.mp4"]), name, prompts[name])) or "not judged"
+        found[name] = judgement(DeliveredClip(Path(clip["files"]["clip.mp4"]), name, prompts[name])) or "not judged"
     require(all(text.startswith("as asked") for text in found.values()), f"not as asked: {found}")
     return found
 

@@ -51,8 +51,8 @@ def delete_batch(
         _end_leases(store, batch_id)
         gone = list(remove_candidates(store, gone, policy, datetime.now(UTC)))
         remove_batch(store, batch_id)
-    removed = tuple((each.stage, each.manifest.key) for each in gone)
-    freed = sum(each.manifest.size_bytes for each in gone)
+    removed = tuple((each.stage, each.key) for each in gone)
+    freed = sum(each.size_bytes for each in gone)
     return Deletion(dry_run, removed, freed, len(own) - len(removed), documents)
 
 
@@ -78,4 +78,4 @@ def _find(store: ArtifactStore, stage: StageName, key: str) -> Candidate | None:
         manifest = store.find(stage, key)
     except CorruptedArtifactError:
         return None
-    return Candidate(stage, manifest, manifest.created_at) if manifest else None
+    return Candidate(stage, key, manifest.size_bytes, manifest.created_at) if manifest else None

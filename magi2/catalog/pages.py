@@ -273,7 +273,7 @@ def _shared_names(connection: Connection, batch_ids: Collection[str], names: Col
         .group_by(BatchClipRow.batch_id, name)
         .having(func.count() > 1)
     )
-    return {(batch_id, shared) for batch_id, shared in connection.execute(query)} if names else set()
+    return {(row.batch_id, row.first_name) for row in connection.execute(query)} if names else set()
 
 
 def _work(connection: Connection, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], ClipWork]:

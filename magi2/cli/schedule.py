@@ -37,7 +37,7 @@ def find(
     for share in shares:
         if not 0 < share < 1:
             raise InputError(f"--share is {share}, must be between 0 and 1")
-    clips, profiles = clips_of(Asked(None, prompts, None, profile, None, overrides, None))
+    clips, profiles = clips_of(Asked(None, str(prompts), None, profile, None, overrides, None))
     if len(profiles) > 1 or len(clips) <= others:
         raise InputError(f"{prompts}: the search needs more than {others} clips, all of one profile")
     from magi2.deployment import Deployment
