@@ -58,7 +58,7 @@ class Recipe:
 
     def canonical_json(self) -> str:
         """The one JSON text of this recipe: sorted keys, no white space, numbers as `canonical` writes them."""
-        return canonical_json(self.to_dict())
+        return _json_text(self.to_dict())  # which is canonical since the recipe was made
 
     @cached_property
     def key(self) -> str:
@@ -70,6 +70,15 @@ class Recipe:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+class Settled(dict[str, Any]):
+    """A mapping in canonical form that nobody changes any more: many recipes share it, where others are copied."""
+
+    @classmethod
+    def of(cls, value: Mapping[str, JSON], place: str) -> Settled:
+        """Of a mapping. Raises: as `canonical` does."""
+        return cls(canonical(value, place))
 
 
 def canonical(value: object, place: str) -> Any:
@@ -89,6 +98,8 @@ def canonical(value: object, place: str) -> Any:
         return int(value) if value.is_integer() else float(value)
     if isinstance(value, str):
         return _plain_text(value, place)
+    if isinstance(value, Settled):
+        return value
     if isinstance(value, Mapping):
         return {_plain_key(name, place): canonical(item, f"{place}.{name}") for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -98,7 +109,10 @@ def canonical(value: object, place: str) -> Any:
 
 def canonical_json(value: object, place: str = "value") -> str:
     """`value` as JSON text with sorted keys, no white space and characters beyond ASCII kept as they are."""
-    plain = canonical(value, place)
+    return _json_text(canonical(value, place))
+
+
+def _json_text(plain: object) -> str:
     return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from magi2.artifacts.recipe import JSON, Recipe, sha256_text
+from magi2.artifacts.recipe import JSON, Recipe, Settled, sha256_text
 from magi2.config.profile import Profile, evaluated_settings
 from magi2.models.preview.lengths import PREVIEW_FPS, video_latent_count
 from magi2.prompts.caption import GIVEN
@@ -151,49 +151,53 @@ class RecipeBook:
             config |= {"width": preview.width, "height": preview.height, "ref_image_type": preview.ref_image_type}
             if treated := _treatments(clip, preview.background):
                 config["images"] = treated
-            config["video_vae"] = asdict(self.profile.architectures.video_vae)
+            config["video_vae"] = self._video_vae
             checkpoints.append("video_vae")
         external = {"text": sha256_text(encoder_text(clip, caption))} | _images(clip)
         return self._recipe(StageName.ENCODE, config, checkpoints=checkpoints, external=external)
 
     @cached_property
+    def _video_vae(self) -> dict[str, JSON]:
+        return Settled.of(asdict(self.profile.architectures.video_vae), "video_vae")
+
+    @cached_property
     def _text(self) -> dict[str, JSON]:
         text = self.profile.text
-        return {
-            "max_tokens": text.max_tokens,
-            "on_overflow": text.on_overflow,
-            "compute_dtype": self.profile.compute_dtype,
-        }
+        settings = {"max_tokens": text.max_tokens, "on_overflow": text.on_overflow}
+        return Settled.of(settings | {"compute_dtype": self.profile.compute_dtype}, "text")
 
     @cached_property
     def _preview(self) -> dict[str, JSON]:
         settings = self.profile.preview.model_dump(mode="json", exclude={"ref_image_type", "reference_background"})
-        return evaluated_settings(settings) | {
+        more = {
             "architecture": asdict(self.profile.architectures.preview),
             "compute_dtype": self.profile.compute_dtype,
             "noise_device": self.profile.noise_device,
         }
+        return Settled.of(evaluated_settings(settings) | more, "preview")
 
     @cached_property
     def _refine(self) -> dict[str, JSON]:
         settings = self.profile.refiner.model_dump(mode="json") if self.profile.refiner else {}
-        return settings | {
+        more = {
             "architecture": asdict(self.profile.architectures.refiner),
             "compute_dtype": self.profile.compute_dtype,
         }
+        return Settled.of(settings | more, "refiner")
 
     @cached_property
     def _decode(self) -> dict[str, JSON]:
         wan = self.profile.decode.decoder == "wan"
-        return self.profile.decode.model_dump(mode="json") | {
+        more = {
             "compute_dtype": self.profile.compute_dtype,
             "fps": str(frame_rate(self.profile)),
-            **({"video_vae": asdict(self.profile.architectures.video_vae)} if wan else {}),
+            **({"video_vae": self._video_vae} if wan else {}),
         }
+        return Settled.of(self.profile.decode.model_dump(mode="json") | more, "decode")
 
     @cached_property
     def _marking(self) -> dict[str, JSON]:
-        return marking_config(self.profile, self.marking)
+        return Settled.of(marking_config(self.profile, self.marking), "marking")
 
     def _recipe(
         self,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magi2.artifacts import Recipe, canonical_json, sha256_file, sha256_text
+from magi2.artifacts.recipe import Settled
 from magi2.errors import InputError
 
 DIGEST = "ab" * 32
@@ -154,3 +155,12 @@ def test_file_digest_is_the_digest_of_its_bytes(tmp_path: Any) -> None:
 def test_package_is_imported_without_torch_and_pydantic() -> None:
     code = "import sys, magi2.artifacts; assert not {'torch', 'pydantic', 'sqlalchemy', 'airflow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
+
+
+def test_settled_settings_give_the_keys_of_their_values_and_are_shared_by_recipes() -> None:
+    values = {"guidance_scale": 5.0, "size": (272, 480), "inner": {"steps": 8.0}}
+    settled = Settled.of(values, "config")
+    assert recipe(config=settled).key == recipe(config=values).key
+    assert recipe(config=settled).config is settled and json.loads(json.dumps(settled)) == recipe(config=values).config
+    with pytest.raises(InputError, match=r"config\.scale"):
+        Settled.of({"scale": float("nan")}, "config")
