@@ -79,13 +79,15 @@ class EqualRow:
 class Batch:
     """The distinct clips of a batch, in order of first mention, and the rows that were refused.
 
-    `profiles` are those of its rows, by digest, and `equal` the rows whose clips others have already.
+    `profiles` are those of its rows, by digest, `places` where each clip was mentioned first, by its id, and `equal`
+    the rows whose clips others have already.
     """
 
     clips: tuple[Clip, ...]
     bad_rows: tuple[BadRow, ...]
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     equal: tuple[EqualRow, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def used_profiles(self) -> dict[str, Profile]:
@@ -191,7 +193,7 @@ def make_batch(
             found.add(wish.row.where, reader.clips(wish))
     bad_rows.sort(key=lambda bad: bad.number)
     clips = without_collisions(tuple(found.clips.values()))
-    return Batch(clips, tuple(bad_rows), reader.profiles, tuple(found.equal))
+    return Batch(clips, tuple(bad_rows), reader.profiles, tuple(found.equal), found.places)
 
 
 @contextmanager

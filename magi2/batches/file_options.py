@@ -26,6 +26,7 @@ class FileOptions(BaseModel):
     on_limit: Literal["stop", "continue"] | None = None
     failure_streak: Annotated[int, Field(ge=0)] | None = None
     on_bad_rows: Literal["refuse", "skip"] | None = None
+    matrix: bool | None = None
 
 
 def read_options(content: bytes, name: str) -> Mapping[str, Any]:

@@ -155,8 +155,8 @@ class BatchPlan:
     """Keys of the artifacts of each clip to render, by clip id, as far as its caption is known."""
     text_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flags of the caption and embeddings of each such clip, by clip id: its file's manifest does not repeat them."""
-    first: tuple[Clip, ...] = ()
-    """The first clips in the order of the rows, for people to look at."""
+    first: tuple[tuple[str, Clip], ...] = ()
+    """The first clips in the order of the rows, each with the place of its row."""
     equal: tuple[EqualRow, ...] = ()
     """Rows whose clip another row has already."""
     marking: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def plan_batch(
         finished=finished,
         keys=keys,
         text_flags=text_flags,
-        first=batch.clips[:FIRST_CLIPS],
+        first=tuple((batch.places.get(clip.clip_id, ""), clip) for clip in batch.clips[:FIRST_CLIPS]),
         equal=batch.equal,
         marking={digest: marking_config(profile, book_of(digest).marking) for digest, profile in profiles.items()},
     )

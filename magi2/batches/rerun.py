@@ -74,7 +74,12 @@ def _with_treatments(clip: Clip, profile: Profile, references: References) -> Cl
 def _under(profile: Profile, clip: Clip, overrides: Sequence[str]) -> Clip:
     """The clip under a changed profile; what its row expects stays unless the change is about that."""
     says_more = any(override.startswith("quality.") for override in overrides)
-    return replace(clip, profile_digest=profile.digest(), expect=profile.quality.expect if says_more else clip.expect)
+    return replace(
+        clip,
+        profile_name=profile.title if overrides else clip.profile_name,
+        profile_digest=profile.digest(),
+        expect=profile.quality.expect if says_more else clip.expect,
+    )
 
 
 def rerun_conf(

@@ -14,12 +14,19 @@ def plan_command(
     overrides: list[str] = typer.Option([], "--set", help="Change a value of every profile, as in refiner.steps=8."),
     on_bad_rows: str = typer.Option("refuse", "--on-bad-rows", help="refuse, or skip and count as failed."),
     budget: float | None = typer.Option(None, "--budget", help="What the batch may cost, in MAGI2_CURRENCY."),
+    matrix: bool = typer.Option(
+        False, "--matrix", help="Make choices {dusk|dawn} in prompts, of rows that say nothing."
+    ),
+    seeds: str | None = typer.Option(None, "--seeds", help="Seeds of rows that give none, as in 1,2,3."),
     as_json: bool = AS_JSON,
 ) -> None:
-    """Dry run: clips, what the store has already, shards, the accelerator time still to spend and what it costs."""
-    from magi2.batches.estimate import estimate_seconds
+    """Dry run: clips, the first of them, equal rows, what the store has already, shards, the accelerator time still to
+    spend and what it costs.
+    """
+    from magi2.batches.dry_run import dry_run
     from magi2.batches.intake import plan_location
     from magi2.batches.plan import BatchOptions
+    from magi2.batches.spread import Spread, parse_seeds
     from magi2.deployment import Deployment
     from magi2.recipes.marking import producer_line
 
@@ -32,42 +39,16 @@ def plan_command(
         profile=profile,
         overrides=overrides,
         options=BatchOptions(on_bad_rows=on_bad_rows, budget=budget),  # type: ignore[arg-type]  # checked there
+        spread=Spread(matrix, parse_seeds(seeds) if seeds else ()),
         told=deployment.told,
     )
-    estimate, price = estimate_seconds(plan, store), deployment.price
-    cost = price.cost(estimate.total_s) if price else None
-    summary = {
-        "clips": plan.clips,
-        "repeats": plan.repeats,
-        "cached": len(plan.cached),
-        "refused": [str(row) for row in plan.refused],
-        "shards": [{"shard": s.number, "profile": s.profile.name, "clips": len(s.clips)} for s in plan.shards],
-        "missing": dict(plan.missing),
-        "accelerator_seconds": estimate.total_s,
-        "unmeasured_stages": list(estimate.unmeasured),
-        "cost": cost,
-        "budget": budget,
-        "currency": price.currency if price else None,
-        "content_producer": deployment.settings.content_producer,
-    }
+    found = dry_run(plan, store, price=deployment.price)
     if as_json:
-        print_json(summary)
+        print_json({**found.to_json(), "content_producer": deployment.settings.content_producer})
         return
-    for row in plan.refused:
-        results.print(f"refused {row}")
-    results.print(f"{plan.clips} clips, {len(plan.cached)} finished already, {len(plan.shards)} shards")
-    if plan.repeats:
-        results.print(f"  {plan.repeats} rows repeat the prompt, image, seed and profile of others: each is their clip")
-    for stage, count in plan.missing.items():
-        results.print(f"  {stage:<10}{count} to do")
-    results.print(producer_line(deployment.settings.content_producer))
-    known = f"about {estimate.total_s:,.0f} accelerator-seconds"
-    rest = f", not counting {', '.join(estimate.unmeasured)}, never measured here" if estimate.unmeasured else ""
-    results.print(known + rest)
-    if price is not None and cost is not None:
-        over = budget is not None and cost > budget
-        verdict = ": more than the budget, shards that start after it is spent are skipped" if over else ""
-        results.print(f"about {price.text(cost)}{verdict}")
+    *before, last = found.lines()
+    for line in (*before, producer_line(deployment.settings.content_producer), last):
+        results.print(line)
 
 
 def gc_command(

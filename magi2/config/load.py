@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from magi2.config.profile import Profile
+from magi2.config.row_settings import value_at
 from magi2.config.strict import nearest, validate
 from magi2.errors import ConfigError, InputError
 from magi2.inputs.files import InputRoots, resolved
@@ -79,14 +80,17 @@ def override_profile(profile: Profile, overrides: Sequence[str]) -> Profile:
 
     Raises: ConfigError for an unknown key, a bad value, or a negative prompt that is a path.
 
-    A change inside a section that the profile has switched off, as in refiner.steps=8 without a refiner, is not one.
+    What a row changed is no longer told of where it is changed again. A change inside a section that the profile has
+    switched off, as in refiner.steps=8 without a refiner, is not one.
     """
     data = profile.model_dump()
     _check_overrides(overrides)
     for override in overrides:
         if _section(data, override) is not None:
             _apply_override(data, override)
-    return require_named_files(validate(Profile, data, place=f"profile {shown(profile.name)}"))
+    found = require_named_files(validate(Profile, data, place=f"profile {shown(profile.name)}"))
+    rows = {key: value for key, value in found.changed.items() if value_at(found, key) == value_at(profile, key)}
+    return found if rows == found.changed else found.model_copy(update={"changed": rows})
 
 
 def is_switched_off(profile: Profile, override: str) -> bool:
@@ -188,6 +192,8 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
             target[parent] = {}
         target = target[parent]
     target[last] = value
+    if key == "text.negative_prompt" or (key == "text.use_negative_prompt" and value is False):
+        target.pop("negative_text", None)  # which would go before the file, or is not wanted either
 
 
 def _read_architectures(names: object, configs: Path, profile: Path) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def derived_profile(profile: Profile, changes: Mapping[str, Any]) -> Profile:
             section = section[parent]
         section[last] = value
     derived = validate(Profile, data, place=f"profile {shown(profile.name)}")
-    changed = {key: _value(derived, key) for key in changes if _value(derived, key) != _value(profile, key)}
+    changed = {key: value_at(derived, key) for key in changes if value_at(derived, key) != value_at(profile, key)}
     if not changed or derived.digest() == profile.digest():
         return profile
     return derived.model_copy(update={"changed": {**profile.changed, **_plain(changed)}})
@@ -97,7 +97,8 @@ def _empty_section(profile: Profile, key: str, section: str) -> dict[str, Any]:
     return {}
 
 
-def _value(profile: Profile, key: str) -> Any:
+def value_at(profile: Profile, key: str) -> Any:
+    """The value of a dotted key; None where the profile has no such section."""
     value: Any = profile
     for part in key.split("."):
         value = getattr(value, part, None)

@@ -89,6 +89,13 @@ RENDER_PARAMS = {
         description="So many clips in a row that fail in one stage with one error pause the batch; 0: never",
         section="More",
     ),
+    "matrix": Param(
+        False,
+        type="boolean",
+        title="Choices in prompts",
+        description_md="Render `{dusk|dawn}` in a prompt as a clip for each, of rows that say nothing of `matrix`",
+        section="More",
+    ),
     "overrides": Param(
         [],
         type=["array", "null"],

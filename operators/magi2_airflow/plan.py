@@ -40,6 +40,7 @@ class PlanOperator(Magi2Operator):
     :param on_limit: stop when more failed, or continue and fail at the end; by default a limit from 1 on stops.
     :param failure_streak: equal failures in a row that pause the batch; 0 never does.
     :param on_bad_rows: refuse the file, or skip its bad rows and count them as failed.
+    :param matrix: make choices of the braces in prompts, `{dusk|dawn}`, of rows that do not say whether to.
     :param overrides: `dotted.key=value` strings that change every profile.
     :param force: stages to compute again and compare.
     :param priority: batches of higher priority start their waiting shards first.
@@ -60,6 +61,7 @@ class PlanOperator(Magi2Operator):
         "on_limit",
         "failure_streak",
         "on_bad_rows",
+        "matrix",
         "overrides",
         "force",
         "priority",
@@ -85,6 +87,7 @@ class PlanOperator(Magi2Operator):
         on_limit: str | None = None,
         failure_streak: int = USUAL_STREAK,
         on_bad_rows: str = "refuse",
+        matrix: bool = False,
         overrides: Sequence[str] | None = None,
         force: Sequence[str] | None = None,
         priority: int = 0,
@@ -105,6 +108,7 @@ class PlanOperator(Magi2Operator):
         self.on_limit = on_limit
         self.failure_streak = failure_streak
         self.on_bad_rows = on_bad_rows
+        self.matrix = matrix
         self.overrides = overrides
         self.force = force
         self.priority = priority
@@ -116,6 +120,7 @@ class PlanOperator(Magi2Operator):
         self.only = only
 
     def work(self, context: Context) -> list[int]:
+        from magi2.batches.dry_run import dry_run
         from magi2.batches.plan import save_plan
         from magi2.batches.refused import RefusedBatch
         from magi2.deployment import Deployment
@@ -136,6 +141,7 @@ class PlanOperator(Magi2Operator):
                 CatalogRecorder.of(deployment).on_refused(refused)
                 raise
             _require_targets(deployment, plan)
+            told = patience(lambda: dry_run(plan, store, price=deployment.price))
             deliveries = {profile.delivery for profile in plan.profiles.values()}
             ffmpeg = fit_ffmpeg(deployment.settings.ffmpeg, *deliveries)
             patience(lambda: save_plan(plan, store))
@@ -147,8 +153,10 @@ class PlanOperator(Magi2Operator):
         for row in plan.refused:
             logger.error("refused %.250s", row)
         counts = (plan.batch_id, plan.clips, plan.repeats, len(plan.cached), len(plan.refused), len(plan.shards))
-        told = "batch %s: %d clips, %d rows repeat others, %d clips finished already, %d rows refused, %d shards"
-        logger.info(told, *counts)
+        counted = "batch %s: %d clips, %d rows repeat others, %d clips finished already, %d rows refused, %d shards"
+        logger.info(counted, *counts)
+        for line in told.work_lines():
+            logger.info(line)
         logger.info(producer_line(deployment.settings.content_producer))
         return [shard.number for shard in plan.shards]
 
@@ -157,6 +165,7 @@ class PlanOperator(Magi2Operator):
         from magi2.batches.input_roots import deployment_roots
         from magi2.batches.intake import plan_location, plan_rerun
         from magi2.batches.plan import BatchOptions
+        from magi2.batches.spread import Spread
         from magi2_airflow.connections import target_secret
 
         if sum(map(bool, (self.batch, self.rows, self.rerun_of))) != 1:
@@ -188,6 +197,7 @@ class PlanOperator(Magi2Operator):
             images=self.images or None,
             name=self.name or None,
             roots=deployment_roots(deployment.settings, connections=target_secret, kept=scratch),
+            spread=Spread(matrix=bool(self.matrix)),
             **shared,
         )
 

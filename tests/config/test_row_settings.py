@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from magi2.config.load import load_profile
+from magi2.config.load import load_profile, override_profile
 from magi2.config.profile import Profile
 from magi2.config.row_settings import derived_profile, keys_of_profiles, settings_of_rows
 from magi2.errors import InputError, Magi2Error
@@ -140,3 +140,12 @@ def test_a_row_switches_no_section_on() -> None:
 
 def test_profiles_without_a_text_of_their_own_keep_their_digests() -> None:
     assert "negative_text" not in TINY.model_dump()["text"] and "changed" not in TINY.model_dump()
+
+
+def test_a_later_override_goes_before_what_a_row_said() -> None:
+    row = derived(preview__steps=4, text__negative_text="fog")
+    assert override_profile(row, ["preview.steps=5"]).title == "tiny + text.negative_text=fog"
+    assert override_profile(row, ["text.negative_prompt=negative_prompt_demo.txt"]).title == "tiny + preview.steps=4"
+    off = override_profile(row, ["text.use_negative_prompt=false", "preview.steps=8"])
+    assert (off.title, off.text.negative_text) == ("tiny", None)
+    assert override_profile(row, ["refiner.steps=9"]).title == row.title

@@ -208,3 +208,13 @@ def test_large_batch_stays_within_the_limits_of_xcom(deployment: Deployment, tas
     shards = plan(task, batch=str(deployment.batch(*rows)))
     assert len(shards) <= 128
     assert len(json.dumps(shards)) < 2048
+
+
+def test_log_tells_the_first_clips_as_they_will_be_rendered_and_which_rows_are_equal(
+    deployment: Deployment, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = ({"prompt": "a {red|blue} kite", "seed": 1}, {"prompt": "a red kite", "seed": 1})
+    with caplog.at_level("INFO"):
+        plan(task, batch=str(deployment.batch(*rows)), matrix=True)
+    assert "line 1, row 1-red, seed 1, tiny" in caplog.text
+    assert "line 2 is the clip of line 1 again" in caplog.text
