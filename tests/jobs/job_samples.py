@@ -32,10 +32,12 @@ CLIPS = [make_clip(PROFILE, f"a kite over dune {seed}", seed) for seed in range(
 
 
 class SampleDeployment(Deployment):
-    """A deployment on disk whose weights nobody has."""
+    """A deployment on disk whose folder of weights is empty."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(Settings(store=str(folder / "store")))
+        weights = folder / "weights"
+        weights.mkdir(exist_ok=True)
+        super().__init__(Settings(store=str(folder / "store"), ckpt_root=weights))
 
     def recipe_book(self, profile: Profile) -> RecipeBook:
         return BOOK

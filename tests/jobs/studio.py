@@ -11,7 +11,6 @@ from magi2.artifacts.local import LocalStore
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.batches.batch_file import Batch
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch, save_plan
-from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
 from magi2.jobs.deliver import deliver_clips
 from magi2.jobs.recorder import CatalogRecorder
@@ -34,7 +33,7 @@ class Studio(SampleDeployment):
         self.folder = folder / "studio"
         self.folder.mkdir()
         targets = json.dumps({"studio": str(self.folder)})
-        self.settings = Settings(store=self.settings.store, delivery_targets=targets)
+        self.settings = replace(self.settings, delivery_targets=targets)
 
     def planned(self, clips: Sequence[Clip], clips_per_shard: int = 16) -> BatchPlan:
         plan = plan_batch(

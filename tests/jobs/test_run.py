@@ -13,6 +13,7 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.batches.results import read_results
 from magi2.catalog import Actor, ClipState, RunState
+from magi2.checkpoints.layout import HOLLOW_NAME
 from magi2.config.profile import Profile
 from magi2.errors import AwayError, BatchCancelledError, CheckpointError, InfrastructureError, Magi2Error, PausedError
 from magi2.jobs.recorder import CatalogRecorder
@@ -77,6 +78,19 @@ def test_a_single_clip_that_is_missing_or_a_force_sends_all_to_be_computed(
     run_stage_job(work_of(plan, store, StageName.ENHANCE), deployment, computer)
     run_stage_job(work_of(plan, store, StageName.ENHANCE, force=True), deployment, computer)
     assert computer.asked == [(StageName.ENHANCE, [0, 1, 2])] * 2
+
+
+def test_hollow_weights_are_refused_by_name_before_anything_is_computed_and_what_is_stored_is_reused(
+    deployment: SampleDeployment, store: LocalStore
+) -> None:
+    plan, computer = planned(store), Computer(store)
+    (deployment.weights.root / HOLLOW_NAME).touch()
+    with pytest.raises(CheckpointError, match="text_encoder is hollow"):
+        run_stage_job(work_of(plan, store, StageName.ENHANCE), deployment, computer)
+    for clip in CLIPS:
+        make(store, StageName.ENHANCE, clip)
+    results = run_stage_job(work_of(plan, store, StageName.ENHANCE), deployment, computer)
+    assert [result.state for result in results] == ["reused"] * 3 and computer.asked == []
 
 
 def test_stage_without_clips_asks_nobody(deployment: SampleDeployment, store: LocalStore) -> None:
