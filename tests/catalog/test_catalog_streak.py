@@ -59,7 +59,8 @@ def test_equal_failures_in_a_row_pause_the_batch_whatever_their_shards(catalog: 
     assert after(night, [(0, None), (1, "contract"), (2, "contract")]) is None
     assert night.requested is None
     found = after(night, [(5, "contract")])
-    assert found == Streak(3, "encode", "contract", "# of # values are NaN")
+    last = tuple(night.clips[number] for number in (5, 2, 1))
+    assert found == Streak(3, "encode", "contract", "# of # values are NaN", last)
     assert night.requested is Request.PAUSE
     (entry,) = catalog.control.actions("night").rows
     assert (entry.action, entry.by.user_id, Streak.of(entry.arguments)) == (Action.PAUSE, "magi2", found)
@@ -105,6 +106,16 @@ def test_a_resumed_batch_begins_a_new_streak(catalog: Catalog) -> None:
     catalog.control.resume("night", by=ANN)
     night._seconds += 3600
     assert after(night, [(3, "contract"), (4, "contract")]) is None
+    assert after(night, [(5, "contract")]) is not None
+
+
+def test_clips_that_fail_again_as_a_resumed_stage_goes_on_pause_it_no_second_time(catalog: Catalog) -> None:
+    night = Night(catalog)
+    assert after(night, [(0, "contract"), (1, "contract"), (2, "contract")]) is not None
+    catalog.control.resume("night", by=ANN)
+    night._seconds += 3600
+    again = [(0, "contract"), (1, "contract"), (2, "contract"), (3, "contract"), (4, "contract")]
+    assert after(night, again) is None
     assert after(night, [(5, "contract")]) is not None
 
 

@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from magi2.batches.spread import Spread
+from magi2.cli.render import Asked, clips_of
 from magi2.config.settings import Settings
 from magi2.errors import InfrastructureError
 from magi2.jobs import render as jobs_render
@@ -57,6 +59,29 @@ def test_one_prompt_becomes_a_playable_file_and_is_reused(magi2: Magi2, tmp_path
     again = rendered(magi2, "--prompt", "a heron takes off", "--seed", 7)
     assert (again["stages_computed"], again["stages_reused"]) == (0, 5)
     assert files["clip.mp4"].is_file() and not list((tmp_path / "out").glob(".*"))
+
+    forced = rendered(magi2, "--prompt", "a heron takes off", "--seed", 7, "--force", "--name", "again")
+    assert forced["stages_computed"] == 5 and forced["clips"][0]["flags"] == [], "made again, and equal"
+    assert forced["clips"][0]["key"] == clip["key"]
+    assert [batch["name"] for batch in json.loads(magi2("status", "--json").out)["batches"]] == ["again", "prompt"]
+
+
+def test_seeds_and_choices_of_a_command_are_clips_of_their_own(magi2: Magi2, tmp_path: Path) -> None:
+    spread = Spread(matrix=True, seeds=(1, 2))
+    clips, _ = clips_of(Asked("a {red|blue} kite", None, None, "tiny-preview", None, [], None, None, spread))
+    assert sorted((clip.prompt, clip.seed) for clip in clips) == [
+        ("a blue kite", 1),
+        ("a blue kite", 2),
+        ("a red kite", 1),
+        ("a red kite", 2),
+    ]
+    for arguments, error in (
+        (("--seed", 1, "--seeds", "1,2"), "--seed and --seeds exclude each other"),
+        (("--seeds", "1,1"), "seeds has 1 twice"),
+        (("--on-limit", "perhaps"), "on_limit is 'perhaps', must be stop or continue"),
+    ):
+        said = magi2("render", *TINY, "--prompt", "a kite", *arguments)
+        assert (said.code, error in said.err) == (2, True), said.err
 
 
 def test_a_batch_with_one_bad_clip_finishes_the_others(
