@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SHARDS = MAX_PROFILES
 """Length of the task map in Airflow, whatever the size of the batch."""
-FIRST_CLIPS = 10
+SHOWN_CLIPS = 10
 """Clips that a dry run shows."""
 MIN_CLIPS_PER_SHARD = 16
 """So that loading weights costs a small share of a shard's time."""
@@ -235,7 +235,7 @@ def plan_batch(
         finished=finished,
         keys=keys,
         text_flags=text_flags,
-        first=tuple((batch.places.get(clip.clip_id, ""), clip) for clip in batch.clips[:FIRST_CLIPS]),
+        first=tuple((batch.places.get(clip.clip_id, ""), clip) for clip in batch.clips[:SHOWN_CLIPS]),
         equal=batch.equal,
         marking={digest: marking_config(profile, book_of(digest).marking) for digest, profile in profiles.items()},
     )

@@ -12,7 +12,7 @@ from magi2.artifacts.local import LocalStore
 from magi2.batches.documents import load_batch, load_shard_document
 from magi2.batches.dry_run import MOST_EQUAL, DryRun, dry_run
 from magi2.batches.intake import plan_location
-from magi2.batches.plan import FIRST_CLIPS, BatchOptions, BatchPlan, save_plan
+from magi2.batches.plan import SHOWN_CLIPS, BatchOptions, BatchPlan, save_plan
 from magi2.batches.rerun import rerun_batch
 from magi2.batches.spread import NO_SPREAD, Spread
 from magi2.config.price import Price
@@ -64,7 +64,7 @@ def test_clips_are_counted_as_rows_stand_for_them_and_the_first_are_shown(
 def test_only_the_first_clips_and_equal_rows_are_told_one_by_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
     rows = ({**KITE, "variants": 30}, *(KITE for _ in range(MOST_EQUAL + 2)))
     found = dry(plan_of(tiny_checkpoint, tmp_path, *rows), tmp_path)
-    assert len(found.first) == FIRST_CLIPS and len(found.to_json()["equal"]) == MOST_EQUAL
+    assert len(found.first) == SHOWN_CLIPS and len(found.to_json()["equal"]) == MOST_EQUAL
     assert "and 2 more" in "\n".join(found.lines())
 
 

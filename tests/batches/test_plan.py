@@ -23,6 +23,7 @@ from magi2.artifacts.recipe import Recipe
 from magi2.batches.batch_file import BadRow, Batch
 from magi2.batches.documents import load_batch
 from magi2.batches.estimate import Estimate, estimate_seconds
+from magi2.batches.failure_limit import OnLimit
 from magi2.batches.plan import (
     MAX_SHARDS,
     MIN_CLIPS_PER_SHARD,
@@ -334,6 +335,7 @@ def test_the_batchs_document_says_what_was_asked(store: LocalStore) -> None:
         "force": ("mux",),
         "priority": 0,
         "budget": None,
+        "on_limit": OnLimit.STOP,  # as it was resolved: of a limit from 1 on
     }
     assert document.options == OptionsDocument(**asked)
     assert document.refused == (RefusedRow(row=9, reason="why"),)
