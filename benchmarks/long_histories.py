@@ -30,6 +30,7 @@ from typing import Any
 from alembic import command
 from sqlalchemy import URL, Connection, insert, make_url
 
+from benchmarks.far_results import record
 from benchmarks.renders_api import LIVE, Rendered, api_server, artifacts, percentiles, watch
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import Catalog, ClipQuery, ClipState, open_catalog
@@ -47,7 +48,6 @@ from magi2.report.metrics import exposition
 from magi2.types import ARTIFACT_STAGES, StageName
 from tests.real_servers import postgresql
 
-RESULTS = Path(__file__).parent / "results" / "far_stores.json"
 BEFORE = "0006"
 PAST = timedelta(days=250)
 CLIPS_A_SHARD = 16
@@ -76,15 +76,8 @@ def main() -> None:
     options = f"--clips {asked.clips} --batches {asked.batches} --largest {asked.largest}"
     options += " --postgresql" * asked.postgresql + f" --viewers {asked.viewers}" * bool(asked.viewers)
     found = {"command": f"python -m benchmarks.long_histories {options}", "load": round(os.getloadavg()[0], 1), **found}
-    record(kind, found)
+    record("catalog", kind, found)
     print(json.dumps(found, indent=1))
-
-
-def record(kind: str, values: dict[str, Any]) -> None:
-    """Replace what stands below a kind of database, and leave the rest as it is."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known["catalog"] = {**known.get("catalog", {}), kind: values}
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
 @contextmanager

@@ -156,7 +156,8 @@ def _statements(dialect: str, place: Place) -> tuple[TextClause, ...]:
 
 def as_text(statement: Executable, dialect: str) -> TextClause:
     """A statement in the words of a database; what is to be given is written as `:name` in a `literal_column`."""
-    words = sqlite.dialect(paramstyle="named") if dialect == "sqlite" else postgresql.dialect(paramstyle="named")
+    language = sqlite.dialect if dialect == "sqlite" else postgresql.dialect
+    words = language(paramstyle="named")  # type: ignore[no-untyped-call]
     return text(str(statement.compile(dialect=words, compile_kwargs={"literal_binds": True})))  # type: ignore[attr-defined]
 
 

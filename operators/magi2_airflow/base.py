@@ -115,6 +115,7 @@ class StageOperator(Magi2Operator):
     template_fields = ("batch_id", "shard", "layout")
     operator_extra_links = (ClipsLink(), ManifestLink(), LogLink())
     label = ""
+    has_target = False
 
     def __init__(
         self,
@@ -149,6 +150,7 @@ class StageOperator(Magi2Operator):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
         work = patience(lambda: StageWork.planned(job, store))
         self.label = f", {work.shard.profile.title}, {len(work.clips)} clips"
+        self.has_target = any(clip.deliveries for clip in work.shard.clips)
         try:
             recorder = CatalogRecorder.of(deployment)
             results = run_stage_job(work, deployment, self.compute, recorder=recorder, patience=patience)

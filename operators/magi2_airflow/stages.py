@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Context
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from magi2.types import StageName
 from magi2_airflow.base import StageOperator
@@ -56,11 +60,23 @@ class DecodeOperator(StageOperator):
 
 
 class MuxOperator(StageOperator):
-    """Encode the clip's file, its poster and contact sheet."""
+    """Encode the clip's file, its poster and contact sheet.
+
+    The task of deliver is skipped for a shard whose clips have no target: it would start for nothing.
+    """
 
     stage = StageName.MUX
     place = CPU
     time_limit = timedelta(hours=12)
+
+    def work(self, context: Context) -> dict[str, Any]:
+        result, ti = super().work(context), context["ti"]
+        idle = [] if self.has_target or not self.has_dag() else self.downstream_list
+        skipped = [(task.task_id, ti.map_index) for task in idle if isinstance(task, DeliverOperator)]
+        if skipped:
+            ti.xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)
+            raise DownstreamTasksSkipped(tasks=skipped)
+        return result
 
 
 class DeliverOperator(StageOperator):

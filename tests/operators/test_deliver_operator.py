@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk import DAG, BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException, DownstreamTasksSkipped
 
 from magi2.artifacts.manifest import ManifestDraft
 from magi2.batches.documents import load_batch
@@ -25,7 +25,7 @@ from magi2.recipes.result import StageResult
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
 from magi2_airflow.connections import target_secret
 from magi2_airflow.plan import PlanOperator
-from magi2_airflow.stages import DeliverOperator
+from magi2_airflow.stages import DeliverOperator, MuxOperator
 from tests.operators.operator_helpers import Deployment, Task
 
 KITE = {"prompt": "a kite", "seed": 1, "name": "kite"}
@@ -79,6 +79,31 @@ def test_task_delivers_without_a_process_and_tells_counts_alone(
         *("kite.contact_sheet.jpg", "kite.jpg", "kite.json", "kite.mp4")
     ]
     assert "127.0.0.1" not in json.dumps(task.xcom)
+
+
+def wired_mux(batch_id: str) -> MuxOperator:
+    with DAG("wired"):
+        mux = MuxOperator(task_id="mux", batch_id=batch_id, shard=0)
+        mux >> DeliverOperator(task_id="deliver", batch_id=batch_id, shard=0)
+    return mux
+
+
+def test_no_task_of_deliver_starts_for_clips_without_a_target(deployment: Deployment, task: Task) -> None:
+    batch_id = planned(deployment, KITE)
+    deployment.deliver(batch_id)
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        wired_mux(batch_id).work(task.context())
+    assert skipped.value.tasks == [("deliver", task.map_index)]
+    counts = {"made": 0, "reused": 1, "failed": 0}
+    assert task.xcom["return_value"] == {"batch_id": batch_id, "shard": 0, "stage": "mux", **counts}
+
+
+def test_the_task_of_deliver_follows_where_a_clip_has_a_target(
+    deployment: Deployment, studio: Path, task: Task
+) -> None:
+    batch_id = planned(deployment, KITE, delivery_target="studio")
+    deployment.deliver(batch_id)
+    assert wired_mux(batch_id).work(task.context())["reused"] == 1
 
 
 def test_task_that_is_killed_begins_no_further_clip(deployment: Deployment, studio: Path, task: Task) -> None:

@@ -19,7 +19,7 @@ branch_labels = None
 depends_on = None
 
 _KEPT = ("changed_counts", "shard_clips", "shard_runs", "total_clips", "total_runs")
-_INDEXES = {
+_INDEXES: dict[str, list[tuple[str, ...]]] = {
     "batches": [("state",)],
     "clips": [("prompt_digest",)],
     "batch_clips": [
@@ -137,8 +137,8 @@ def _create_kept() -> None:
 
 def _place() -> list[sa.Column[Any]]:
     number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # which counts up by itself on both
-    columns = sa.Column("number", number, nullable=False), *_texts("batch_id")
-    return [*columns, sa.Column("shard", sa.Integer(), nullable=True)]
+    key: list[sa.Column[Any]] = [sa.Column("number", number, nullable=False), *_texts("batch_id")]
+    return [*key, sa.Column("shard", sa.Integer(), nullable=True)]
 
 
 def _texts(*names: str) -> list[sa.Column[str]]:
