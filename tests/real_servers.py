@@ -23,6 +23,8 @@ from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
 START_TIMEOUT_S = 60
+READER = {"access_key": "reader-access", "secret_key": "reader-secret-key"}
+"""Keys that may read the bucket and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def postgresql() -> Iterator[PostgresServer]:
 def _command(weed: str, folder: Path, ports: list[int], server: S3Server) -> list[str]:
     credentials = {"accessKey": server.access_key, "secretKey": server.secret_key}
     identity = {"name": "test", "credentials": [credentials], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
-    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    keys = {"accessKey": READER["access_key"], "secretKey": READER["secret_key"]}
+    reader = {"name": "reader", "credentials": [keys], "actions": [f"Read:{server.bucket}"]}
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
     (folder / "data").mkdir()
     names = [
         "s3",

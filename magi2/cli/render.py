@@ -102,7 +102,7 @@ def render_command(
     asked = Asked(prompt, prompts, image, profile, seed, overrides, out, name, _spread(seed, seeds, matrix))
     clips, profiles = clips_of(asked)
     _require_targets(clips, asked)
-    named = {"name": asked.batch, **({"source": prompts} if prompts else {})}
+    named = {"name": asked.batch, **({"source": str(location_of(prompts))} if prompts else {})}
     from magi2.deployment import Deployment
 
     _tell(

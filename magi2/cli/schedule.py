@@ -24,7 +24,7 @@ def schedules() -> None:
 
 @app.command("find")
 def find(
-    prompts: Path = typer.Option(..., "--prompts", help="A batch file: .jsonl, .csv, .tsv or .json."),
+    prompts: str = typer.Option(..., "--prompts", help="A batch file, as of `magi2 render`."),
     profile: str = PROFILE,
     overrides: list[str] = OVERRIDES,
     shares: list[float] = typer.Option([0.6, 0.4], "--share", help="Of the evaluations; may be given several times."),
@@ -37,7 +37,7 @@ def find(
     for share in shares:
         if not 0 < share < 1:
             raise InputError(f"--share is {share}, must be between 0 and 1")
-    clips, profiles = clips_of(Asked(None, str(prompts), None, profile, None, overrides, None))
+    clips, profiles = clips_of(Asked(None, prompts, None, profile, None, overrides, None))
     if len(profiles) > 1 or len(clips) <= others:
         raise InputError(f"{prompts}: the search needs more than {others} clips, all of one profile")
     from magi2.deployment import Deployment
