@@ -13,6 +13,7 @@ from magi2.checkpoints.headers import header_of, json_object
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import load_profile, profile_names
 from magi2.config.profile import Profile
+from magi2.config.settings import Settings
 from magi2.errors import CheckpointError, ConfigError
 
 _INDEX_NAME = "model.safetensors.index.json"
@@ -56,6 +57,12 @@ def fitting_profile(weights: CheckpointFolder, configs: Path) -> str | None:
         if not _differs(profile, found):
             return name
     return None
+
+
+def usual_profile(settings: Settings) -> str:
+    """The profile that the deployment's weights are made for, where they are known here; else the published one."""
+    found = fitting_profile(CheckpointFolder(settings.ckpt_root), settings.configs) if settings.ckpt_root else None
+    return found or next(iter(PREFERRED))
 
 
 def _differs(profile: Profile, found: Facts) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from magi2.batches.failure_limit import USUAL_STREAK
-from magi2.checkpoints.fit import fitting_profile
-from magi2.checkpoints.layout import CheckpointFolder
+from magi2.checkpoints.fit import usual_profile
 from magi2.config.load import experimental_names, profile_names
 from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
@@ -20,10 +19,7 @@ EXPERIMENTAL = experimental_names(Settings.from_environment().configs)
 
 def default_profile() -> str:
     """The profile that the weights are made for, where DAG files are parsed beside them; else the published one."""
-    settings = Settings.from_environment()
-    if settings.ckpt_root is None:
-        return "1080p"
-    return fitting_profile(CheckpointFolder(settings.ckpt_root), settings.configs) or "1080p"
+    return usual_profile(Settings.from_environment())
 
 
 RENDER_PARAMS = {

@@ -97,3 +97,20 @@ def test_rights_lost_meanwhile_are_said_in_the_dialog(page: Page, site: BrowserS
     page.click("dialog button", "Start the run")
     assert "you may not trigger" in page.find("dialog [role=alert]").text
     assert all("403" in error for error in page.errors())
+
+
+def test_a_batch_is_started_from_pasted_rows_after_a_look_at_them(page: Page, site: BrowserSite) -> None:
+    before = len(site.runs())
+    page.visit()
+    page.click("header button", "Start a batch")
+    page.find("dialog textarea").send_keys("prompt,seed\na kite,1\na boat")
+    page.click("dialog button", "Look at the rows")
+    page.until(lambda _: "2 rows, of which 1 cannot be read" in page.find("dialog .looked").text, "the count")
+    assert len(site.runs()) == before
+    page.run("document.querySelector('dialog textarea').focus()")
+    page.press(Keys.CONTROL, "a")
+    page.find("dialog textarea").send_keys("prompt,seed\na kite,1")
+    page.click("dialog button", "Start the run")
+    assert "Run started." in page.find(".notice").text
+    runs = site.runs()
+    assert len(runs) == before + 1 and runs[0]["conf"]["rows"] == "prompt,seed\na kite,1"

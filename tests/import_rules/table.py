@@ -65,14 +65,14 @@ TABLE = [
     Row("dags", "", "airflow magi2_airflow"),
     Row(
         "magi2_airflow",
-        "artifacts batches catalog checkpoints.fit checkpoints.layout config delivery deployment errors inputs jobs "
+        "artifacts batches catalog checkpoints.fit config delivery deployment errors inputs jobs "
         "media.fitness recipes report runtime stages.layouts types",
         "airflow httpx magi2",
     ),
     Row(
         "magi2_airflow.renders",
-        "artifacts batches catalog config deployment errors jobs.delete prompts quality recipes report "
-        "stages.snapshots types",
+        "artifacts batches catalog checkpoints.fit config deployment errors inputs jobs.delete prompts quality recipes "
+        "report stages.snapshots types",
         "airflow anyio fastapi httpx magi2_airflow prometheus_client pydantic",
     ),
     Row("magi2_airflow.mount magi2_airflow.places"),

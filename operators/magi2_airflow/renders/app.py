@@ -21,6 +21,7 @@ from magi2_airflow.renders import (
     metrics,
     plain,
     prerequisites,
+    start,
     store,
 )
 from magi2_airflow.renders.asgi import App, Message, Receive, Send
@@ -64,7 +65,7 @@ app = FastAPI(
 app.add_middleware(Turnstile, beside=media.PATHS)
 app.add_middleware(SafeHeaders)
 app.include_router(bundle.router)
-for module in (batches, clips, actions, media, documents, metrics, plain, prerequisites, store):
+for module in (batches, clips, start, actions, media, documents, metrics, plain, prerequisites, store):
     app.include_router(module.router, dependencies=[Depends(may_read)])
 
 # What no login is asked for: names of our own pools and queues, and nothing else.

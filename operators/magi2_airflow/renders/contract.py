@@ -19,6 +19,9 @@ as they are; `run_path`, `task_path` and `log_path` are paths of Airflow's own U
 | GET /api/batches/{batch_id}/clips/{clip_id}/neighbours | Neighbours | query: ClipsWanted; offset, limit unused |
 | GET /api/batches/{batch_id}/clips/{clip_id}/manifests/{stage} | a manifest | as the store has it |
 | GET /api/lookup | Lookup | query: dag_id, run_id, task_id, map_index; `{MAP_INDEX}` as such means none |
+| GET /api/start | StartForm | what a batch can be started with |
+| POST /api/start/look | Looked | body: StartRequest; how the rows read, nothing is started |
+| POST /api/start | Started | body: StartRequest; 400 for rows that cannot be read |
 | POST /api/batches/{batch_id}/rerun | Acted | body: RerunRequest |
 | POST /api/batches/{batch_id}/cancel | Acted | body: CancelRequest |
 | POST /api/batches/{batch_id}/pause | Acted | body: PauseRequest |
@@ -397,3 +400,33 @@ class Acted(Answer):
     batch: Batch
     run_id: str | None = None
     run_path: str | None = None
+
+
+class StartForm(Answer):
+    """What a batch can be started with: profiles by name, and the one that the weights are made for."""
+
+    profiles: list[str]
+    profile: str
+
+
+class FirstRow(Answer):
+    """One of the first rows that can be read, and its prompt or the file of that."""
+
+    row: int
+    text: str
+
+
+class Looked(Answer):
+    """How rows read: how many there are, the first good ones, and the first of `bad_rows` with their reasons."""
+
+    rows: int
+    first: list[FirstRow]
+    bad: list[Refusal]
+    bad_rows: int
+
+
+class Started(Answer):
+    """The run that renders the batch."""
+
+    run_id: str
+    run_path: str

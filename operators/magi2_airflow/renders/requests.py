@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from magi2.batches.row_clips import MAX_PRIORITY
+from magi2.inputs.limits import MAX_INLINE_BYTES, MAX_NAME_CHARS
+from magi2.inputs.text import NAME_PATTERN
 from magi2_airflow.renders.contract import StageText
 
 ClipIdText = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -41,6 +43,14 @@ class RerunRequest(ActionRequest):
     only: Literal["all", "failed"] | Annotated[list[ClipIdText], Field(min_length=1, max_length=1000)] = "all"
     overrides: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = []
     failure_limit: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+
+
+class StartRequest(ActionRequest):
+    """Rows as text (CSV with a header, JSON a line, a JSON array), the profile of those that name none, and a name."""
+
+    rows: Annotated[str, Field(min_length=1, max_length=MAX_INLINE_BYTES)]
+    profile: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)] = ""
 
 
 class CancelRequest(ActionRequest):

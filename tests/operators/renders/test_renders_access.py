@@ -13,7 +13,7 @@ from magi2_airflow.renders.app import app
 from tests.operators.renders.renders_site import BATCH, NO_ROLE, Site, client
 
 OPEN_TO_ALL_LOGGED_IN = {"/static/{name}"}
-STARTS = {"/api/batches/{batch_id}/rerun"}
+STARTS = {"/api/batches/{batch_id}/rerun", "/api/start", "/api/start/look"}
 
 
 def routes() -> Iterator[tuple[str, APIRoute]]:

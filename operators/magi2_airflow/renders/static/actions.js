@@ -244,7 +244,8 @@ function consequence({ from_stage: stage, overrides }) {
   return "Only what is missing is made; what is finished is taken from the store.";
 }
 
-function Labelled({ label, as = "input", options, field }) {
+/** A field with its label above it. */
+export function Labelled({ label, as = "input", options, field }) {
   const id = useId();
   const inner = options?.map(([value, text]) => h("option", { key: value, value }, text));
   return h(
@@ -256,7 +257,7 @@ function Labelled({ label, as = "input", options, field }) {
 }
 
 /** A button that opens a dialog, whose own button does what it says. */
-function Action({ name, path, body = {}, confirm = name, done, isGrave, back = "Back", children }) {
+export function Action({ name, path, body = {}, confirm = name, done, isGrave, back = "Back", children }) {
   const [isOpen, setOpen] = useState(false);
   const opener = useRef(null);
   const close = () => {

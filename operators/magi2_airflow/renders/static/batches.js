@@ -4,11 +4,12 @@ import { Answer, Badge, Choice, Heading, Said, SearchBox, StageBars, When } from
 import { h } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
 import { query, useServer } from "./server.js";
+import { StartBatch } from "./start.js";
 
 const STATES = ["waiting", "running", "done", "failed", "cancelled"];
 const PAGE = 25;
 
-export function Batches({ route, isFirst }) {
+export function Batches({ route, isFirst, mayAct }) {
   const offset = Number(route.list.list_offset) || 0;
   const { list_state: state, list_text: text } = route.list;
   const path = `batches${query({ state, text, offset: offset || "", limit: PAGE })}`;
@@ -17,7 +18,7 @@ export function Batches({ route, isFirst }) {
   return h(
     "section",
     { className: "stack" },
-    h("header", { className: "top" }, h(Heading, { isFirst }, "Renders")),
+    h("header", { className: "top" }, h(Heading, { isFirst }, "Renders"), mayAct && h(StartBatch)),
     h(
       "div",
       { className: "filters", role: "search" },

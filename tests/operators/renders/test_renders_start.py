@@ -1,0 +1,72 @@
+"""Starting a batch from the page: what is said of the rows, and what the run is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from magi2.inputs.limits import MAX_INLINE_BYTES
+from magi2_airflow.renders.airflow_api import airflow_app
+from magi2_airflow.renders.app import app
+from tests.operators.renders.renders_site import Site, client
+from tests.operators.renders.test_renders_actions import TRIGGER, FakeAirflow
+
+ROWS = "prompt,seed\na kite,1\na boat\n<b>a tree</b>,3\n"
+
+
+@pytest.fixture
+def airflow(site: Site) -> Iterator[FakeAirflow]:
+    fake = FakeAirflow()
+    app.dependency_overrides[airflow_app] = lambda: fake.app
+    yield fake
+    del app.dependency_overrides[airflow_app]
+
+
+@pytest.fixture
+def user(site: Site, airflow: FakeAirflow) -> TestClient:
+    return client("user")
+
+
+def test_the_form_knows_the_profiles_and_the_one_of_the_weights(user: TestClient) -> None:
+    form = user.get("/api/start").json()
+    assert form["profile"] in form["profiles"] and "demo" in form["profiles"]
+
+
+def test_rows_are_counted_and_shown_and_nothing_is_started(user: TestClient, airflow: FakeAirflow) -> None:
+    looked = user.post("/api/start/look", json={"rows": ROWS, "profile": "demo"}).json()
+    assert (looked["rows"], looked["bad_rows"]) == (3, 1)
+    assert looked["first"] == [{"row": 2, "text": "a kite"}, {"row": 4, "text": "<b>a tree</b>"}]
+    assert looked["bad"][0]["row"] == 3 and "fewer cells" in looked["bad"][0]["reason"]
+    assert not airflow.asked
+
+
+def test_the_run_is_given_the_rows_as_they_are(user: TestClient, airflow: FakeAirflow) -> None:
+    answer = user.post("/api/start", json={"rows": ROWS, "profile": "demo", "name": "evening"})
+    assert answer.json()["run_path"].endswith("manual__new%2Brun")
+    ((method, path, sent, _),) = airflow.asked
+    assert (method, path) == ("POST", TRIGGER)
+    assert sent["conf"] == {"rows": ROWS, "profile": "demo", "name": "evening"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"rows": "[1"}, 400),
+        ({"rows": "a kite"}, 400),
+        ({"profile": "absent"}, 400),
+        ({"rows": "é" * (MAX_INLINE_BYTES // 2 + 1)}, 400),
+        ({"rows": "a" * (MAX_INLINE_BYTES + 1)}, 422),
+        ({"rows": ""}, 422),
+        ({"profile": "../demo"}, 422),
+        ({"name": "a" * 201}, 422),
+        ({"batch": "/etc/passwd"}, 422),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/start", "/api/start/look"])
+def test_what_no_run_could_be_planned_from_starts_none(
+    path: str, change: dict[str, str], status: int, user: TestClient, airflow: FakeAirflow
+) -> None:
+    assert user.post(path, json={"rows": ROWS, "profile": "demo", **change}).status_code == status
+    assert not airflow.asked
