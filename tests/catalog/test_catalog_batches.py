@@ -153,3 +153,22 @@ def test_activity_of_running_batches_is_that_of_their_clips(catalog: Catalog) ->
     catalog.runs.finish("busy", [failed(one, StageName.ENCODE, finished_at=ended)])
     assert catalog.batches.last_activity(["busy", "over"]) == {"busy": ended, "over": CREATED}
     assert {batch.batch_id for batch in catalog.batches.unfinished()} == {"busy", "idle", "paused"}
+
+
+def test_a_deleted_batch_is_forgotten_and_others_are_not(catalog: Catalog, store: LocalStore) -> None:
+    manifest = publish(store)
+    catalog.artifacts.index([manifest])
+    clip = make_clip()
+    for batch_id in ("night", "day"):
+        (clip_id,) = enter(catalog, [clip], batch_id)
+        catalog.runs.finish(batch_id, [done(clip_id, manifest)])
+    with pytest.raises(StateError, match="cancel it before it is deleted"):
+        catalog.batches.delete("night")
+    catalog.batches.mark("night", BatchState.DONE)
+    assert catalog.artifacts.of_others("night") == {manifest.key}
+    catalog.batches.delete("night")
+    assert catalog.batches.get("night") is None and catalog.runs.of_clip("night", clip_id) == []
+    assert [batch.batch_id for batch in catalog.batches.search().rows] == ["day"]
+    assert catalog.artifacts.get(manifest.key) is not None
+    assert len(catalog.runs.of_clip("day", clip_id)) == 1
+    catalog.batches.delete("absent")
