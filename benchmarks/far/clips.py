@@ -13,6 +13,9 @@ from magi2.batches.batch_file import Batch
 from magi2.batches.plan import BatchOptions, BatchPlan, plan_batch, save_plan
 from magi2.batches.results import write_results
 from magi2.batches.told import Told, nothing_told
+from magi2.checkpoints.layout import COMPONENTS
+from magi2.config.load import load_profile
+from magi2.config.settings import Settings
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
@@ -89,3 +92,12 @@ def _results(stage: StageName, made: Sequence[tuple[Clip, Mapping[StageName, Man
     for clip, manifests in made:
         manifest = manifests[stage]
         yield StageResult(stage, clip, "made", 1.0, manifest.key, manifest=manifest)
+
+
+def far_book() -> RecipeBook:
+    """The recipes of the smallest profile on weights that nobody has."""
+    profile = load_profile("tiny-preview", Settings().configs)
+    fingerprints = {name: f"{index:064x}" for index, name in enumerate(COMPONENTS)}
+    return RecipeBook(
+        profile, fingerprints=fingerprints, negative_prompt="bad", enhancement_mode="off", enhancement_model=None
+    )

@@ -164,7 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         prefix, is_flat = query.get("prefix", ""), not query.get("delimiter")
         after = query.get("continuation-token") or query.get("start-after") or ""
-        contents, folders, last, is_cut = [], dict[str, None](), "", False
+        contents: list[str] = []
+        folders, last, is_cut = dict[str, None](), "", False
         for each in self.far.names(prefix, after):
             if len(contents) + len(folders) >= _PAGE:
                 is_cut = True

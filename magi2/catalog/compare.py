@@ -83,9 +83,9 @@ def pairs(store: ArtifactStore, artifacts: Artifacts, stage: str, known: Known =
             seen.add(bytes.fromhex(look.key))
             yield _pair(store, stage, look, records.get(look.key))
     rest = (record for record in artifacts.records(stage) if bytes.fromhex(record.key) not in seen)
-    for chunk in chunks(rest, _CHUNK):  # looked for each: it may have come since the store was listed
-        found = {look.key: look for look in store.look(stage, [record.key for record in chunk])}
-        yield from (_pair(store, stage, found.get(record.key) or Look(record.key, None), record) for record in chunk)
+    for alone in chunks(rest, _CHUNK):  # looked for each: it may have come since the store was listed
+        found = {look.key: look for look in store.look(stage, [record.key for record in alone])}
+        yield from (_pair(store, stage, found.get(record.key) or Look(record.key, None), record) for record in alone)
 
 
 def _pair(store: ArtifactStore, stage: str, look: Look, record: ArtifactRecord | None) -> Pair:
@@ -95,4 +95,4 @@ def _pair(store: ArtifactStore, stage: str, look: Look, record: ArtifactRecord |
             check_payloads(manifest)
     except CorruptedArtifactError as error:
         manifest, fault = None, error
-    return Pair(stage, look.key, manifest, record, fault and fault_of(store, fault))
+    return Pair(stage, look.key, manifest, record, fault_of(store, fault) if fault else None)

@@ -36,6 +36,7 @@ from magi2.types import ARTIFACT_FOLDERS
 
 ORPHAN_AGE_HOURS = 24.0
 """Younger files without a manifest may belong to an artifact that is being published."""
+_FILES = "files of no artifact"  # a step, beside those of stages and batches
 
 
 def verify(
@@ -64,8 +65,10 @@ def verify(
             for pair in pairs(store, catalog.artifacts, stage, known(stage)):
                 yield from _check_artifact(store, catalog, pair, digests=digests)
             steps.add(stage)
-    for name in store.sweep(older_than_hours=orphan_age_hours, dry_run=True, known=known):
-        yield Problem(ProblemKind.ORPHAN, name, "no manifest names this file")
+    if not steps.is_done(_FILES):
+        for name in store.sweep(older_than_hours=orphan_age_hours, dry_run=True, known=known):
+            yield Problem(ProblemKind.ORPHAN, name, "no manifest names this file")
+        steps.add(_FILES)
     images = set(image_digests(store))
     yield from _check_batches(store, catalog, images, steps)
     for digest in sorted(images) if digests else ():

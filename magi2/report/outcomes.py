@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from magi2.artifacts.ahead import in_order
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.documents import fault_of, load_shard_document, results_name, work_of
@@ -102,6 +103,8 @@ class ShardOutcomes:
         self._stored = stored_files(store, document.finished.values()) if document.finished else {}
         self._files = {clip.clip_id: self._file(clip) for clip in document.clips}
         self._planned = document.clips
+        receipts = in_order(self._receipts, document.clips)
+        self._brought = {clip.clip_id: found for clip, found in zip(document.clips, receipts, strict=True)}
         settings = batch.settings(self.profile_digest)
         self.passes = {
             clip.clip_id: clip_stages(settings, is_delivered=bool(clip.deliveries)) for clip in document.clips
@@ -123,7 +126,7 @@ class ShardOutcomes:
         flags: list[str] = []
         stages: dict[str, StageOutcome] = {}
         file = self._files[clip_id]
-        receipts = self._receipts(planned)
+        receipts = self._brought[clip_id]
         for stage in self.passes[clip_id]:
             row = self._row(stage, clip_id)
             if row is None:

@@ -7,6 +7,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+DIFFERS = "they differ"
+"""Step of a comparison that found anything, perhaps in a try that did not come to its end."""
+
 LOG_HOURS = 14 * 24.0
 """A group's log is kept at least so long, for whoever asks why it failed."""
 
@@ -36,6 +39,7 @@ def expire_artifacts(decode_days: float, *, dry_run: bool) -> dict[str, Any]:
 
 def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     """Delete what dead attempts left in the store, snapshots that nobody needs, and this host's old logs of groups."""
+    from magi2.batches.documents import KnownManifests
     from magi2.batches.retention import sweep_snapshots
     from magi2.deployment import Deployment
     from magi2.runtime.log_file import sweep_logs
@@ -44,7 +48,8 @@ def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
     names: list[str] = []
     try:
         deployment.require_match(dry_run=dry_run)
-        names += deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run)
+        known = KnownManifests(deployment.store)
+        names += deployment.store.sweep(older_than_hours=older_than_hours, dry_run=dry_run, known=known)
         names += sweep_snapshots(deployment.store, dry_run=dry_run, lease_days=deployment.settings.lease_days)
     finally:  # the logs do not wait for a store that is away
         logs = sweep_logs(older_than_hours=max(older_than_hours, LOG_HOURS), dry_run=dry_run)
@@ -56,10 +61,12 @@ def sweep_store(older_than_hours: float, *, dry_run: bool) -> dict[str, Any]:
 def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
     """Compare catalog and store, and make the catalog anew from the store if they differ.
 
+    A try that was killed or ran out of time is gone on with by the next one within a day; the log says how far it is.
     Raises: IdentityError, and changes nothing, when the store is not the catalog's or misses too many clips.
     """
     from magi2.catalog.identity import require_complete
     from magi2.catalog.rebuild import rebuild
+    from magi2.catalog.steps import Steps
     from magi2.catalog.verify import verify
     from magi2.deployment import Deployment
 
@@ -67,11 +74,16 @@ def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
     store, catalog = deployment.store, deployment.catalog
     if not dry_run:
         require_complete(store, catalog)
+    steps = Steps(None if dry_run else catalog, "verify")
     problems = 0
-    for problem in verify(store, catalog, digests=False):
+    for problem in verify(store, catalog, digests=False, steps=steps):
         logger.warning("%s %s: %s", problem.kind.value, problem.place, problem.message)
         problems += 1
-    if problems and not dry_run:
-        report = rebuild(store, catalog)
+        if not steps.is_done(DIFFERS):
+            steps.add(DIFFERS)
+    differs = steps.is_done(DIFFERS)
+    if differs and not dry_run:
+        report = rebuild(store, catalog, goes_on=True)
         logger.info("rebuilt: %d artifacts, %d batches, %d clips", report.artifacts, report.batches, report.clips)
-    return {"problems": problems, "rebuilt": bool(problems and not dry_run)}
+    steps.clear()
+    return {"problems": problems, "rebuilt": differs and not dry_run}

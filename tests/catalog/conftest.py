@@ -16,7 +16,7 @@ from tests.catalog.databases import Databases
 from tests.real_servers import postgresql
 
 KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)]
-ALIKE = ("test_catalog_mending.py", "test_catalog_rebuild.py", "test_catalog_verify.py")
+ALIKE = ("test_catalog_mending.py", "test_catalog_rebuild.py", "test_catalog_steps.py", "test_catalog_verify.py")
 """They ask the database for nothing that other files do not ask as well. On PostgreSQL the first of each is run in
 `make test`, and the others under `make test-servers`."""
 

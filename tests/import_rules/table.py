@@ -81,7 +81,7 @@ TABLE = [
         "benchmarks",
         "artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models parallel "
         "platform prompts recipes report runtime sampling stages types",
-        "PIL httpx safetensors tools torch",
+        "PIL httpx minio safetensors tools torch urllib3",
         heavy=True,
     ),
     Row(
