@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 LINE = ("clip", "seeds", "PSNR dB", "SSIM", "video cosine", "video L2", "audio cosine", "audio L2")
 
+NOTE = (
+    "judge by the means of many clips, never by hash or one clip: on another accelerator, layout or implementation one "
+    "expert chosen otherwise makes another clip of the same seed (docs/fidelity.md)"
+)
+
 
 def compare_command(
     one: str = typer.Argument(help="Id of a batch."),
@@ -48,6 +53,7 @@ def compare_command(
     rows.sort(key=lambda row: row["ssim"])
     alone_ids = [f"{each.batch_id}:{each.clip.clip_id}" for each in alone]
     summary = {"one": one, "other": other, "clips": rows, "not_compared": failed, "without_counterpart": alone_ids}
+    summary["note"] = NOTE
     if out is not None:
         with partial_file(out) as partial:
             partial.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -81,3 +87,4 @@ def _print(summary: dict[str, Any]) -> None:
         errors.print(f"{row['clip']}: {row['error']}", style="red")
     counts = len(summary["clips"]), len(summary["without_counterpart"])
     results.print(f"{counts[0]} pairs, the least alike first; {counts[1]} clips without a counterpart")
+    results.print(summary["note"])

@@ -116,7 +116,10 @@ def load_negative_prompt(profile: Profile, configs: Path) -> str | None:
         roots = InputRoots((configs,)) if is_name(name) else InputRoots.around(path)
         return readable(roots.read_text(path, shown(path)), shown(path))
     except InputError as error:
-        raise ConfigError(f"profile {shown(profile.name)}: negative prompt file {error}") from None
+        raise ConfigError(
+            f"profile {shown(profile.name)}: negative prompt file {error}",
+            hint="put the text there, or name another file as text.negative_prompt",
+        ) from None
 
 
 def _read_extended(path: Path, seen: tuple[Path, ...], roots: InputRoots | None) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def test_pairs_come_the_least_alike_first_with_a_link(tmp_path: Path, magi2: Mag
     assert found["clips"][0]["seeds"] == [2, 78] and found["clips"][0]["video_cosine"] is None
     link = f"/plugin/renders?batch={one}&clip={unlike.clip_id}&other={other}%3A{reseeded[1].clip_id}"
     assert found["clips"][0]["link"] == link
+    assert "never by hash" in found["note"] and found["note"] in magi2("compare", one, other).out
     assert found["without_counterpart"] == [f"{one}:{alone.clip_id}"]
     assert "row 2" in magi2("compare", one, other).out
 

@@ -77,6 +77,21 @@ def test_values_that_upstream_gets_wrong_when_absent_are_the_shipped_ones() -> N
     assert (text.use_negative_prompt, text.max_tokens, text.on_overflow) == (True, 7000, "refuse")
 
 
+def test_published_exact_changes_of_1080p_what_keeps_clips_from_being_the_published_ones() -> None:
+    exact, usual = (load_profile(name, CONFIGS).model_dump(mode="json") for name in ("published-exact", "1080p"))
+    changed = {key: exact[key] for key in exact if exact[key] != usual[key] and key not in ("name", "description")}
+    assert changed == {
+        "noise_device": "accelerator",
+        "text": usual["text"] | {"negative_prompt": "negative_prompt_published.txt"},
+        "enhancement": usual["enhancement"] | {"mode": "off"},
+        "decode": usual["decode"] | {"rounding": "truncate"},
+        "delivery": usual["delivery"] | {"size": [1920, 1088]},
+    }
+    with pytest.raises(ConfigError, match=r"negative_prompt_published\.txt") as refused:
+        load_negative_prompt(load_profile("published-exact", CONFIGS), CONFIGS)
+    assert "text.negative_prompt" in (refused.value.hint or "")
+
+
 def test_published_architectures_are_complete_in_their_files() -> None:
     architectures = load_profile("1080p", CONFIGS).architectures
     assert architectures == type(architectures)(
