@@ -8,7 +8,6 @@ with plain torch first. With `--out` the table as JSON: a list of parts, each wi
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.installed import measured_set, print_set
-from benchmarks.measure import Ceilings, measure_ceilings
 from magi2 import platform
+from magi2.acceptance.measure import Ceilings, measure_ceilings, release
 
 SECTIONS = ("preview", "refiner", "steps", "decoders")
 
@@ -41,7 +40,7 @@ def main() -> int:
     device = platform.device(accelerator=accelerator)
     limits = measure_ceilings(device)
     print(limits, flush=True)
-    _release()
+    release()
     failed = not arguments.no_checks and not _check(device, arguments.only)
     rows = list(_measure(device, limits, arguments.only, tuple(arguments.clips)))
     print_set(device)
@@ -57,14 +56,15 @@ def main() -> int:
 
 def _check(device: torch.device, sections: tuple[str, ...]) -> bool:
     """Whether every kernel repeats its bits and stays close to plain torch; prints a line for each."""
-    from benchmarks import preview, refiner
+    from magi2.acceptance.preview_checks import checks
+    from magi2.acceptance.refiner_checks import refiner_checks
 
-    made = {"preview": preview.checks, "refiner": refiner.checks}
+    made = {"preview": checks, "refiner": refiner_checks}
     passed = True
     for check in chain.from_iterable(made[section](device) for section in sections if section in made):
         print(check, flush=True)
         passed &= check.passed
-    _release()
+    release()
     return passed
 
 
@@ -74,14 +74,14 @@ def _measure(
     from benchmarks import decoders, preview, preview_steps, refiner
 
     results = preview.run(device, limits, clips) if "preview" in sections else []
-    _release()
+    release()
     if "refiner" in sections:
         results += refiner.run(device, limits)
-        _release()
+        release()
     if "steps" in sections:
         steps = preview_steps.run(device)
         print(steps, flush=True)
-        _release()
+        release()
         layers = {result.part: result for result in reversed(results)}
         if {"sparse_layer", "dense_layer"} <= layers.keys():
             results.append(preview_steps.as_result(steps, layers["sparse_layer"], layers["dense_layer"]))
@@ -89,11 +89,6 @@ def _measure(
         for line in decoders.run(device):
             print(line, flush=True)
     yield from (result.as_json() for result in results)
-
-
-def _release() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 sys.exit(main())

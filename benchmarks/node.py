@@ -8,15 +8,11 @@ a few layers are written in the published form, and how long every rank takes to
 from __future__ import annotations
 
 import argparse
-import gc
-import hashlib
 import json
 import os
-import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -24,23 +20,18 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.measure import Ceilings, measure_ceilings
-from benchmarks.preview import HEADS, MOE, layer_floor
-from benchmarks.preview_shapes import AUDIO, CLIPS, CONFIG, DENSE, SPARSE, TEXT, Clip, random_
-from benchmarks.preview_steps import Watched
 from magi2 import platform
-from magi2.models.preview.conditioning import Conditioning
+from magi2.acceptance.floors import step_floor
+from magi2.acceptance.measure import GIB, Ceilings, measure_ceilings, release
+from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS, Clip, random_
+from magi2.acceptance.stack import build, denoise, stack
 from magi2.models.preview.config import PreviewConfig
-from magi2.models.preview.fast_ops import use_fast_ops
 from magi2.models.preview.model import PreviewModel
-from magi2.models.preview.parallelize import ParallelPreview
 from magi2.models.preview.state_dict import load_preview
 from magi2.parallel.layout import ParallelLayout
 from magi2.parallel.mesh import Mesh
-from magi2.sampling.guidance_config import GuidanceConfig
-from magi2.sampling.preview import denoise_preview
 
-WARM_UP, STEPS, SHIFT = 2, 10, 7.0
+WARM_UP, STEPS = 2, 10
 LATENT_SIZES = {"272p": (32, 16, 28), "540p": (32, 32, 56)}
 LOADED_LAYERS = 4
 
@@ -71,7 +62,7 @@ def main() -> int:
     """Print a line for each layout and size; 1 when a run did not repeat its digests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", nargs="+", required=True, help="for example sp8.cfg1.ep4 sp8 sp4.cfg2.ep4")
-    parser.add_argument("--clips", nargs="+", default=["272p"], choices=sorted(CLIPS))
+    parser.add_argument("--clips", nargs="+", default=["272p"], choices=sorted(PREVIEW_CLIPS))
     parser.add_argument("--layers", type=int, default=CONFIG.num_layers, help="of the released 40")
     parser.add_argument("--load", type=Path, help="an empty folder of this host for the load time")
     parser.add_argument("--out", type=Path, help="write the results there as JSON")
@@ -87,7 +78,7 @@ def main() -> int:
     for text in arguments.layouts:
         layout = ParallelLayout.parse(text)
         mesh = Mesh.create(layout, device)
-        results += run_layout(mesh, stack(arguments.layers), arguments.clips, limits)
+        results += run_layout(mesh, stack(CONFIG, arguments.layers), arguments.clips, limits)
         release()
     loads = time_loading(mesh, arguments.load) if arguments.load else None
     if dist.get_rank() == 0:
@@ -96,55 +87,32 @@ def main() -> int:
     return int(not all(result.repeats for result in results))
 
 
-def stack(layers: int) -> PreviewConfig:
-    """The released architecture, or fewer layers of it with dense ones at both ends as released."""
-    if layers == CONFIG.num_layers:
-        return CONFIG
-    dense = (0, 1, layers - 2, layers - 1) if layers > LOADED_LAYERS else (0, layers - 1)
-    sparse = tuple(index for index in range(layers) if index not in dense)
-    return replace(CONFIG, num_layers=layers, mm_layers=dense, moe_config=replace(MOE, moe_layers=sparse))
-
-
 def run_layout(mesh: Mesh, config: PreviewConfig, clips: list[str], limits: Ceilings) -> list[NodeResult]:
     """Every size under one layout, with one set of weights."""
     started = time.perf_counter()
     model = build(mesh, config)
     platform.synchronize()
     seconds = time.perf_counter() - started
-    results = [run_clip(model, mesh, CLIPS[name], limits, seconds) for name in clips]
+    results = [run_clip(model, mesh, PREVIEW_CLIPS[name], limits, seconds) for name in clips]
     if mesh.rank == 0:
         for result in results:
             print(json.dumps(asdict(result)), flush=True)
     return results
 
 
-def build(mesh: Mesh, config: PreviewConfig) -> PreviewModel:
-    """The model on this rank's device; ranks of the same experts have equal ones, and all other weights are shared."""
-    torch.manual_seed(1 + mesh.ep.rank)
-    with torch.device("meta"):
-        model = ParallelPreview(config, mesh) if mesh.layout.num_ranks > 1 else PreviewModel(config)
-    model.to_empty(device=mesh.device)
-    random_(model)
-    for name, tensor in model.state_dict().items():
-        if ".moe_mlp." not in name:
-            dist.broadcast(tensor, src=0)
-    model.requires_grad_(False).eval()
-    use_fast_ops(model)
-    return model
-
-
 def run_clip(model: PreviewModel, mesh: Mesh, clip: Clip, limits: Ceilings, build_s: float) -> NodeResult:
     """One size: twice the same steps, the second time with measuring."""
     torch.cuda.reset_peak_memory_stats(mesh.device)
-    first, _ = denoise(model, mesh, clip)
+    size, steps = LATENT_SIZES[clip.name], WARM_UP + STEPS
+    first = denoise(model, size, steps + 1)
     mesh.meter.start()
-    second, watched = denoise(model, mesh, clip)
-    exposed_ms = 1e3 * mesh.meter.exposed_s() / (WARM_UP + STEPS)
-    sent_mib = sum(mesh.meter.sent_bytes.values()) / (WARM_UP + STEPS) / 2**20
-    peaks = gather(torch.tensor(torch.cuda.max_memory_allocated(mesh.device) / 2**30, device=mesh.device), mesh)
-    repeats = gather(torch.tensor(float(first == second), device=mesh.device), mesh)
-    step_ms = statistics.median(begin.elapsed_time(end) for begin, end in pairwise(watched.begun[WARM_UP:]))
-    perfect_ms = single_floor(model.config, clip, limits) / mesh.layout.num_ranks
+    second = denoise(model, size, steps + 1)
+    exposed_ms = 1e3 * mesh.meter.exposed_s() / steps
+    sent_mib = sum(mesh.meter.sent_bytes.values()) / steps / 2**20
+    peaks = gather(torch.tensor(torch.cuda.max_memory_allocated(mesh.device) / GIB, device=mesh.device), mesh)
+    repeats = gather(torch.tensor(float(first.digest == second.digest), device=mesh.device), mesh)
+    step_ms = second.watched.step_ms(WARM_UP)
+    perfect_ms = step_floor(model.config, clip, limits) / mesh.layout.num_ranks
     return NodeResult(
         layout=str(mesh.layout),
         clip=clip.name,
@@ -161,23 +129,6 @@ def run_clip(model: PreviewModel, mesh: Mesh, clip: Clip, limits: Ceilings, buil
     )
 
 
-def denoise(model: PreviewModel, mesh: Mesh, clip: Clip) -> tuple[str, Watched]:
-    """The digest of the latents after all steps, and the watched model."""
-    torch.manual_seed(2)
-    device, config, size = mesh.device, model.config, LATENT_SIZES[clip.name]
-    text, negative = torch.randn(2, 1, TEXT, config.text_in_channels, device=device).unbind()
-    video = torch.randn(1, config.video_in_channels, *size, device=device)
-    audio = torch.randn(1, AUDIO, config.audio_in_channels, device=device)
-    with torch.no_grad():
-        layout = model.prepare(size, AUDIO, Conditioning(text, negative))
-    watched = Watched(model)
-    # One step more than is measured: a step lasts from one call of the model to the next.
-    steps, guidance = WARM_UP + STEPS + 1, GuidanceConfig()
-    latents = denoise_preview(watched, layout, video, audio, num_steps=steps, shift=SHIFT, guidance=guidance)
-    content = b"".join(part.cpu().contiguous().numpy().tobytes() for part in latents)
-    return hashlib.sha256(content).hexdigest(), watched
-
-
 def gather(value: Tensor, mesh: Mesh) -> list[float]:
     """A number of every rank."""
     lengths = [1] * mesh.world.size
@@ -185,17 +136,9 @@ def gather(value: Tensor, mesh: Mesh) -> list[float]:
     return values
 
 
-def single_floor(config: PreviewConfig, clip: Clip, limits: Ceilings) -> float:
-    """Milliseconds that one card needs for a step at least: products, attention, hyper-connections and experts."""
-    sparse = len(config.moe_config.moe_layers)
-    shape = (clip.tokens, MOE.num_heads)
-    of_layer = {index: layer_floor(limits, clip, clip.tokens, index, shape, HEADS) for index in (SPARSE, DENSE)}
-    return sparse * of_layer[SPARSE] + (config.num_layers - sparse) * of_layer[DENSE]
-
-
 def time_loading(mesh: Mesh, folder: Path) -> dict[str, float]:
     """Seconds of the slowest rank for a few layers in files that the host has just written, and by bytes for all."""
-    config = stack(LOADED_LAYERS)
+    config = stack(CONFIG, LOADED_LAYERS)
     if mesh.rank == 0:
         write_layers(config, folder, mesh.device)
     mesh.world.barrier(mesh.device)
@@ -238,12 +181,6 @@ def report(results: list[NodeResult], loads: dict[str, float] | None, out: Path 
         content = [asdict(result) | {"loading": loads, "versions": versions} for result in results]
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def release() -> None:
-    """Give memory back before the next layout."""
-    gc.collect()
-    platform.empty_cache()
 
 
 sys.exit(main())

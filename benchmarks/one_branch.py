@@ -14,15 +14,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.installed import measured_set
-from benchmarks.measure import timed
-from benchmarks.preview import prepare
-from benchmarks.preview_shapes import (
-    AUDIO,
-    CLIPS,
+from magi2.acceptance.measure import timed
+from magi2.acceptance.preview_checks import prepare
+from magi2.acceptance.preview_shapes import (
+    AUDIO_ROWS,
     CONFIG,
     DENSE,
+    PREVIEW_CLIPS,
     SPARSE,
-    TEXT,
+    TEXT_ROWS,
     clip_layout,
     make_layer,
     make_layout,
@@ -34,13 +34,13 @@ from magi2.models.preview.fast_ops import fast_ops
 def main(arguments: list[str] | None = None) -> int:
     """Time both, write and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_branch", description=__doc__)
-    parser.add_argument("--clip", choices=CLIPS, default="540p")
+    parser.add_argument("--clip", choices=PREVIEW_CLIPS, default="540p")
     parser.add_argument("--out", type=Path, default=Path("one_branch.json"))
     chosen = parser.parse_args(arguments)
-    device, clip = torch.device("cuda"), CLIPS[chosen.clip]
+    device, clip = torch.device("cuda"), PREVIEW_CLIPS[chosen.clip]
     layouts = {
         "guided": clip_layout(clip, device),
-        "unguided": make_layout((0, clip.branch), [(clip.cells, AUDIO, TEXT)], device),
+        "unguided": make_layout((0, clip.branch), [(clip.cells, AUDIO_ROWS, TEXT_ROWS)], device),
     }
     sparse_layers = len(CONFIG.moe_config.moe_layers)
     counts = {SPARSE: sparse_layers, DENSE: CONFIG.num_layers - sparse_layers}

@@ -5,7 +5,7 @@ Real sizes, random weights and inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Ceilings, Result, replayed, timed
-from benchmarks.preview_checks import Check, check_experts, check_tokens
-from benchmarks.preview_shapes import (
-    CLIPS,
+from magi2.acceptance.floors import (
+    HEADS,
+    MOE,
+    MOE_DIM,
+    WIDTH,
+    attention_flops,
+    expert_cost,
+    layer_floor,
+    mhc_bytes,
+)
+from magi2.acceptance.measure import Ceilings, Result, timed
+from magi2.acceptance.preview_checks import prepare
+from magi2.acceptance.preview_shapes import (
     CONFIG,
     DENSE,
+    PREVIEW_CLIPS,
     SPARSE,
     Clip,
     clip_layout,
@@ -34,58 +44,21 @@ from magi2.kernels.rows import gate_heads
 from magi2.kernels.settings import expert_settings
 from magi2.models.preview.attention import Sequences
 from magi2.models.preview.expert_share import ExpertShare, expert_share
-from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
-from magi2.models.preview.layer import Attention, Layer
+from magi2.models.preview.fast_ops import fast_ops
+from magi2.models.preview.layer import Layer
 from magi2.models.preview.layout import ClipLayout
-from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
 from magi2.models.preview.moe import Routes
 from magi2.models.preview.ops import PreviewOps
 
-MOE = CONFIG.moe_config
-WIDTH, HEADS, HEAD_DIM = CONFIG.hidden_size, CONFIG.num_heads, CONFIG.head_dim
-MOE_DIM = WIDTH // MOE.num_heads
 
-
-def linear_flops(tokens: int, index: int) -> float:
-    """Operations of a layer's dense products."""
-    shared, specific = MOE.shared_expert_intermediate_size, MOE.modality_specific_expert_intermediate_size
-    mlp = 3 * CONFIG.intermediate_size if index == DENSE else 2 * WIDTH + 3 * (shared + specific)
-    return 2.0 * tokens * WIDTH * (3 * WIDTH + HEADS + WIDTH + mlp)
-
-
-def attention_flops(clip: Clip, heads: int) -> float:
-    """Operations of both branches' attention."""
-    return 2 * 4.0 * clip.branch**2 * heads * HEAD_DIM
-
-
-def expert_cost(tokens: int, heads: int) -> tuple[float, float]:
-    """Operations and bytes of the routed experts: weights and tokens once, a row per route written and read."""
-    routes, width = tokens * heads * MOE.top_k, MOE.expert_intermediate_size
-    weights = 2.0 * heads * MOE.num_experts * 3 * MOE_DIM * width
-    return 6.0 * routes * MOE_DIM * width, weights + 2.0 * MOE_DIM * (2 * tokens * heads + 2 * routes)
-
-
-def mhc_bytes(tokens: int) -> float:
-    """Bytes of both halves when streams and branch are read once and streams and input written once."""
-    return 2 * 2.0 * tokens * (2 * 4 * WIDTH + 2 * WIDTH)
-
-
-def layer_floor(limits: Ceilings, clip: Clip, tokens: int, index: int, shape: tuple[int, int], heads: int) -> float:
-    """Sum of the floors of products, attention, hyper-connections and experts (of `shape` tokens x heads)."""
-    floor = limits.floor_ms(linear_flops(tokens, index), 0) + limits.floor_ms(attention_flops(clip, heads), 0)
-    floor += limits.floor_ms(0, mhc_bytes(tokens))
-    return floor + (limits.floor_ms(*expert_cost(*shape)) if index != DENSE else 0)
-
-
-def prepare(layer: Layer, ops: PreviewOps) -> Layer:
-    """The layer with its weights laid out for the kernels and their table in place."""
-    for module in layer.modules():
-        if isinstance(module, SparseMlp):
-            fuse_linears_(module)
-            interleave_experts_(module.moe_mlp)
-        if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe):
-            module.ops = ops
-    return layer
+def replayed(function: Callable[[], object]) -> Callable[[], None]:
+    """The call as a captured graph, which takes the host out of the measurement."""
+    function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
 
 
 def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Iterator[Result]:
@@ -151,7 +124,7 @@ def token_parts(layer: Layer, layout: ClipLayout, clip: Clip, limits: Ceilings) 
     # Sinks are folded in with the gates, so their cost is above.
     where = layout.sequences.bounds, layout.sequences.cu_seqlens, layout.sequences.max_length
     floor = limits.floor_ms(attention_flops(clip, HEADS), 0)
-    best = best_attention(HEAD_DIM, 1, q.dtype, device)
+    best = best_attention(CONFIG.head_dim, 1, q.dtype, device)
     for part, function in (("attention", best), ("attention_cudnn", attend_cudnn)):
         if function is not None:
             yield Result(part, tokens, timed(partial(function, q, k, v, *where)), floor)
@@ -189,7 +162,7 @@ def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
     """
     device, heads = layer.attention.sinks.device, HEADS // 8
     expert_tokens, expert_heads = clip.tokens // 2, MOE.num_heads // 4
-    q, k, v = torch.randn(3, clip.tokens, heads, HEAD_DIM, device=device).bfloat16().unbind()
+    q, k, v = torch.randn(3, clip.tokens, heads, CONFIG.head_dim, device=device).bfloat16().unbind()
     sequences = clip_layout(clip, device).sequences
     x = torch.randn(expert_tokens, expert_heads, MOE_DIM, device=device).bfloat16()
     count = expert_heads * MOE.num_experts
@@ -212,23 +185,14 @@ def rank_ops(clip: Clip, layer: Layer, ops: PreviewOps) -> PreviewOps:
     return replace(ops, attend=attend, route=route, run_experts=run_experts)
 
 
-def checks(device: torch.device) -> Iterator[Check]:
-    """Every kernel at real sizes against plain torch."""
-    best_attention(HEAD_DIM, 1, torch.bfloat16, device)
-    with torch.no_grad():
-        layer = prepare(make_layer(SPARSE, device), fast_ops())
-        yield from check_experts(layer, device)
-        yield from check_tokens(layer, device)
-
-
 def run(device: torch.device, limits: Ceilings, clips: tuple[str, ...]) -> list[Result]:
     """Every part at every size of one device."""
-    best_attention(HEAD_DIM, 1, torch.bfloat16, device)
+    best_attention(CONFIG.head_dim, 1, torch.bfloat16, device)
     ops = fast_ops()
     sparse, dense = (prepare(make_layer(index, device), ops) for index in (SPARSE, DENSE))
     results: list[Result] = []
     with torch.no_grad():
-        for clip in (CLIPS[name] for name in clips):
+        for clip in (PREVIEW_CLIPS[name] for name in clips):
             layout = clip_layout(clip, device)
             shape = (clip.tokens, MOE.num_heads)
             results += expert_parts(sparse, *shape, limits)

@@ -7,53 +7,18 @@ released. Random weights are made on the device.
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from benchmarks.measure import Result
-from benchmarks.preview_shapes import AUDIO, TEXT, random_
-from magi2.models.preview.conditioning import Conditioning
-from magi2.models.preview.config import MoeConfig, PreviewConfig
-from magi2.models.preview.fast_ops import use_fast_ops
-from magi2.models.preview.layout import ClipLayout
-from magi2.models.preview.model import PreviewModel
-from magi2.sampling.guidance_config import GuidanceConfig
-from magi2.sampling.preview import denoise_preview
+from magi2.acceptance.measure import GIB, Result
+from magi2.acceptance.preview_shapes import CONFIG
+from magi2.acceptance.stack import Denoised, build, denoise, stack
+from magi2.parallel.mesh import Mesh
 
 LAYERS, STEPS, SHIFT = 20, 10, 5.0
 LATENT_SIZE = (32, 16, 28)
-DENSE_LAYERS = (0, 1, LAYERS - 2, LAYERS - 1)
-STACK = PreviewConfig(
-    num_layers=LAYERS, mm_layers=DENSE_LAYERS, moe_config=MoeConfig(moe_layers=tuple(range(2, LAYERS - 2)))
-)
-
-
-class Watched:
-    """The model, with a device event and the host's clock on either side of each call."""
-
-    def __init__(self, model: PreviewModel) -> None:
-        self._model = model
-        self.begun: list[torch.cuda.Event] = []
-        self.ended: list[torch.cuda.Event] = []
-        self.host_begun: list[float] = []
-        self.host_ended: list[float] = []
-
-    def __call__(self, video: Tensor, audio: Tensor, timestep: Tensor, layout: ClipLayout) -> tuple[Tensor, Tensor]:
-        self.host_begun.append(time.perf_counter())
-        self.begun.append(_mark())
-        velocities: tuple[Tensor, Tensor] = self._model(video, audio, timestep, layout)
-        self.ended.append(_mark())
-        self.host_ended.append(time.perf_counter())
-        return velocities
-
-
-def _mark() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+STACK = stack(CONFIG, LAYERS)
 
 
 @dataclass(frozen=True)
@@ -82,44 +47,28 @@ class Steps:
 
 def run(device: torch.device) -> Steps:
     """Builds the stack and denoises a clip."""
-    with torch.device(device):
-        model = PreviewModel(STACK)
-    random_(model)
-    model.requires_grad_(False).eval()
-    use_fast_ops(model)
-    text, negative = torch.randn(2, 1, TEXT, STACK.text_in_channels, device=device).unbind()
-    with torch.no_grad():
-        layout = model.prepare(LATENT_SIZE, AUDIO, Conditioning(text, negative))
-    video = torch.randn(1, STACK.video_in_channels, *LATENT_SIZE, device=device)
-    audio = torch.randn(1, AUDIO, STACK.audio_in_channels, device=device)
-    watched = Watched(model)
+    model = build(Mesh.single(device), STACK)
     torch.cuda.reset_peak_memory_stats(device)
-    found = denoise_preview(watched, layout, video, audio, num_steps=STEPS, shift=SHIFT, guidance=GuidanceConfig())
-    torch.cuda.synchronize(device)
-    return _summary(watched, all(bool(part.isfinite().all()) for part in found), device)
+    return _summary(denoise(model, LATENT_SIZE, STEPS, shift=SHIFT), device)
 
 
-def _summary(watched: Watched, finite: bool, device: torch.device) -> Steps:
-    begun, ended = watched.begun, watched.ended
+def _summary(found: Denoised, device: torch.device) -> Steps:
+    watched = found.watched
     later = range(2, STEPS)
-
-    def median(spans: list[float]) -> float:
-        return statistics.median(spans)
-
     return Steps(
-        step=median([begun[i].elapsed_time(begun[i + 1]) for i in later[:-1]]),
-        forward=median([begun[i].elapsed_time(ended[i]) for i in later]),
-        between=median([ended[i - 1].elapsed_time(begun[i]) for i in later]),
-        host_step=median([1e3 * (watched.host_ended[i] - watched.host_begun[i]) for i in later]),
-        host_between=median([1e3 * (watched.host_begun[i] - watched.host_ended[i - 1]) for i in later]),
-        peak=torch.cuda.max_memory_allocated(device) / 2**30,
-        finite=finite,
+        step=watched.step_ms(2),
+        forward=watched.forward_ms(2),
+        between=statistics.median([watched.ended[i - 1].elapsed_time(watched.begun[i]) for i in later]),
+        host_step=statistics.median([1e3 * (watched.host_ended[i] - watched.host_begun[i]) for i in later]),
+        host_between=statistics.median([1e3 * (watched.host_begun[i] - watched.host_ended[i - 1]) for i in later]),
+        peak=torch.cuda.max_memory_allocated(device) / GIB,
+        finite=found.is_finite,
     )
 
 
 def as_result(steps: Steps, sparse: Result, dense: Result) -> Result:
     """The step beside its floor; what its layers take alone is printed."""
-    count = len(DENSE_LAYERS)
+    count = len(STACK.mm_layers)
     alone = (LAYERS - count) * sparse.ms + count * dense.ms
     print(f"sum of the layers measured alone: {alone:.1f} ms, step {steps.step:.1f} ms", flush=True)
     return Result("stack_step", sparse.tokens, steps.step, (LAYERS - count) * sparse.floor_ms + count * dense.floor_ms)

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.installed import measured_set, print_set
-from benchmarks.measure import timed
-from benchmarks.preview_shapes import CLIPS, CONFIG
-from benchmarks.refiner import CONFIG as REFINER
-from benchmarks.refiner import make_context, make_heads, make_refiner
 from magi2 import platform
+from magi2.acceptance.measure import timed
+from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS
+from magi2.acceptance.refiner_checks import REFINER, make_context, make_heads, make_refiner
 from magi2.kernels import experts, routing, sorting
 from magi2.kernels.proof import expert_features, window_features
 from magi2.kernels.refiner_attention import window_attention
@@ -72,7 +71,7 @@ def _compare(device: torch.device) -> Iterator[Comparison]:
     found = features(device)
     plain = replace(found, warpgroups=False)
     used = expert_features(DIM, WIDTH, MOE.num_experts, MOE.top_k, torch.bfloat16, device).warpgroups
-    for clip in CLIPS.values():
+    for clip in PREVIEW_CLIPS.values():
         run = _experts(clip.tokens, device)
         yield _comparison(f"experts {clip.name}", clip.tokens, partial(run, plain), partial(run, found), used)
         torch.cuda.empty_cache()

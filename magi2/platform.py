@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import platform as host
 import resource
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,12 @@ def device_count(*, accelerator: Accelerator | None = None) -> int:
     """How many accelerators this host has; the CPU is one."""
     chosen = accelerator or current()
     return 1 if chosen.name == "cpu" else int(_runtime(chosen).device_count())
+
+
+def device_name(*, accelerator: Accelerator | None = None) -> str:
+    """What the maker calls the current device; on the CPU the machine's architecture."""
+    chosen = accelerator or current()
+    return host.machine() if chosen.name == "cpu" else str(_runtime(chosen).get_device_name())
 
 
 def activate(accelerator: Accelerator | None = None, *, index: int | None = None) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,7 @@ class FakeRuntime(ModuleType):
         self.max_memory_allocated = lambda: 5
         self.mem_get_info = lambda: (60, 80)
         self.device_count = lambda: 8
+        self.get_device_name = lambda: f"a card of {name}"
 
 
 @pytest.fixture
@@ -153,6 +155,12 @@ def test_devices_are_counted_by_the_runtime_of_the_platform(
 ) -> None:
     pretend(bare)
     assert platform.device_count() == count
+
+
+@pytest.mark.parametrize("pretend", [pretend_cuda, pretend_musa])
+def test_a_card_is_called_what_the_runtime_of_the_platform_calls_it(bare: pytest.MonkeyPatch, pretend: object) -> None:
+    assert platform.device_name() == os.uname().machine
+    assert platform.device_name(accelerator=platform.ACCELERATORS[pretend(bare).__name__]).startswith("a card of")
 
 
 def test_the_simulated_runtime_has_no_function_that_torch_lacks() -> None:

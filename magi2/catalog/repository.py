@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import URL, Connection, inspect, text
+from sqlalchemy import URL, Connection, inspect, select, text
 
 from magi2.catalog.artifacts import Artifacts
 from magi2.catalog.batches import Batches
@@ -34,6 +34,14 @@ class Catalog:
     def __repr__(self) -> str:
         return f"Catalog({self.database.place!r})"
 
+    def read_trip(self) -> None:
+        """Ask the database for nothing: what a question takes at least. Raises InfrastructureError or ConfigError."""
+        self.database.read(_ask_nothing)
+
+    def write_trip(self) -> None:
+        """Commit a transaction that changes nothing, but waits its turn like one that does."""
+        self.database.write(_ask_nothing)
+
     def close(self) -> None:
         """Close this process's connections; they open again when needed."""
         self.database.close()
@@ -62,3 +70,7 @@ def _revision(connection: Connection) -> str | None:
         return None
     revision: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
     return revision
+
+
+def _ask_nothing(connection: Connection) -> None:
+    connection.execute(select(1))

@@ -96,13 +96,16 @@ def _examine(settings: Settings, profile: str) -> Iterator[Finding]:
 
 def _examine_airflow(settings: Settings) -> Iterator[Finding]:
     try:
-        yield from _ask_airflow(settings)
+        yield from ask_airflow(settings)
     except Magi2Error as error:
         yield Finding("airflow", False, str(error))
 
 
-def _ask_airflow(settings: Settings) -> Iterator[Finding]:
-    """What runs would wait for in silence: pools are asked for by name, the rest is said by the page's own server."""
+def ask_airflow(settings: Settings) -> Iterator[Finding]:
+    """What runs would wait for in silence: pools are asked for by name, the rest is said by the page's own server.
+
+    Raises: as `AirflowApi` does.
+    """
     api = AirflowApi.of(settings)
     version = api.text(api.ask("GET", "/api/v2/version"), "version")
     yield Finding("airflow", True, f"{api.place}, version {version}")

@@ -10,6 +10,7 @@ from rich.logging import RichHandler
 
 from magi2 import __version__
 from magi2.cli import (
+    accept,
     airflow,
     batch,
     batches,
@@ -50,6 +51,7 @@ app.command("explain")(provenance.explain_command)
 app.command("status")(status.status_command)
 app.command("verify")(catalog.verify_command)
 app.command("doctor")(doctor.doctor_command)
+app.command("accept")(accept.accept_command)
 app.add_typer(airflow.app, name="airflow")
 app.add_typer(batch.app, name="batch")
 app.add_typer(profile.app, name="profile")

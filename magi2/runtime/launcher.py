@@ -246,13 +246,18 @@ def command(job: StageJob, folder: Path) -> list[str]:
     return [sys.executable, "-m", "magi2.runtime.ranks", str(job.ranks), *worker]
 
 
-def _environment(job: StageJob) -> Mapping[str, str]:
-    """This process's environment, with what the group needs. Python finds modules where they are installed only."""
+def group_environment(ranks: int) -> dict[str, str]:
+    """This process's environment, with what a group needs. Python finds modules where they are installed only."""
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     # All ranks are on this host: gloo need not ask which of its names and networks lead to it.
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if job.ranks > 1:
+    if ranks > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")  # else each would take every core of the host
+    return environment
+
+
+def _environment(job: StageJob) -> Mapping[str, str]:
+    environment = group_environment(job.ranks)
     if job.locked_devices and job.locked_devices != "all":
         visible = ",".join(map(str, sorted(set(job.locked_devices))))
         environment |= {"CUDA_VISIBLE_DEVICES": visible, "MUSA_VISIBLE_DEVICES": visible}

@@ -79,8 +79,8 @@ TABLE = [
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
         "benchmarks",
-        "artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models parallel "
-        "platform prompts recipes report runtime sampling stages types",
+        "acceptance artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models "
+        "parallel platform prompts recipes report runtime sampling stages types",
         "PIL httpx minio safetensors tools torch urllib3",
         heavy=True,
     ),
@@ -101,9 +101,24 @@ TABLE = [
     # The command line. It renders in its own process; only then does it load torch.
     Row(
         "magi2.cli",
-        "artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand jobs.delete "
-        "jobs.render media.delivery media.fitness media.marks platform prompts quality recipes report stages types",
+        "acceptance artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand "
+        "jobs.delete jobs.render media.delivery media.fitness media.marks parallel.layout platform prompts quality "
+        "recipes report stages types",
         "httpx magi2 rich typer yaml",
+    ),
+    # Acceptance: whether a node can do the work. What the command line starts with loads no torch.
+    Row(
+        "magi2.acceptance",
+        "artifacts.recipe artifacts.store catalog checkpoints config deployment errors kernels media models "
+        "parallel platform recipes.book runtime.meeting sampling stages",
+        "torch",
+        heavy=True,
+    ),
+    Row(
+        "magi2.acceptance.runner magi2.acceptance.work magi2.acceptance.report magi2.acceptance.expect "
+        "magi2.acceptance.reference magi2.acceptance.scrub magi2.acceptance.plan",
+        "config errors files parallel.layout recipes.book runtime sampling.schedule stages.layouts types",
+        "magi2",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.
     Row(

@@ -16,7 +16,7 @@ from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 
 CONFIG = PreviewConfig()
 DENSE, SPARSE = 0, CONFIG.moe_config.moe_layers[0]
-AUDIO, TEXT = 250, 600
+AUDIO_ROWS, TEXT_ROWS = 250, 600
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Clip:
     @property
     def branch(self) -> int:
         """Tokens of one branch."""
-        return self.cells + AUDIO + TEXT
+        return self.cells + AUDIO_ROWS + TEXT_ROWS
 
     @property
     def tokens(self) -> int:
@@ -37,7 +37,7 @@ class Clip:
         return 2 * self.branch
 
 
-CLIPS = {"272p": Clip("272p", 32 * 16 * 28), "540p": Clip("540p", 32 * 32 * 56)}
+PREVIEW_CLIPS = {"272p": Clip("272p", 32 * 16 * 28), "540p": Clip("540p", 32 * 32 * 56)}
 
 
 def make_layout(bounds: tuple[int, ...], modalities: list[tuple[int, ...]], device: torch.device) -> ClipLayout:
@@ -62,14 +62,14 @@ def make_layout(bounds: tuple[int, ...], modalities: list[tuple[int, ...]], devi
 
 def clip_layout(clip: Clip, device: torch.device) -> ClipLayout:
     """Both branches of a clip."""
-    counts = (clip.cells, AUDIO, TEXT)
+    counts = (clip.cells, AUDIO_ROWS, TEXT_ROWS)
     return make_layout(tuple(accumulate([clip.branch] * 2, initial=0)), [counts, counts], device)
 
 
 def rank_layout(clip: Clip, device: torch.device) -> ClipLayout:
     """The share of one rank of eight, where all modalities occur; its attention is another rank's business."""
     tokens = -(-clip.tokens // 8)
-    counts = (tokens - AUDIO - TEXT, AUDIO, TEXT)
+    counts = (tokens - AUDIO_ROWS - TEXT_ROWS, AUDIO_ROWS, TEXT_ROWS)
     return make_layout((0, tokens), [counts], device)
 
 

@@ -1,0 +1,200 @@
+"""Denoising steps of a stack of preview layers of full width, on one rank or many: model, guidance and both solvers."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from magi2 import platform
+from magi2.acceptance.measure import Mark, mark, settle
+from magi2.acceptance.preview_shapes import AUDIO_ROWS, TEXT_ROWS, random_
+from magi2.models.preview.conditioning import Conditioning
+from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.mlp import SparseMlp
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.parallelize import ParallelPreview
+from magi2.parallel.mesh import Mesh
+from magi2.sampling.guidance_config import GuidanceConfig
+from magi2.sampling.preview import denoise_preview
+
+FEWEST_LAYERS = 3
+"""Of a stack: a dense one at both ends and a sparse one between them."""
+
+
+def stack(config: PreviewConfig, layers: int) -> PreviewConfig:
+    """The architecture with so many layers, dense ones at both ends as released."""
+    if layers >= config.num_layers:
+        return config
+    ends = 2 if layers > 4 else 1
+    dense = (*range(ends), *range(layers - ends, layers))
+    sparse = tuple(range(ends, layers - ends))
+    return replace(config, num_layers=layers, mm_layers=dense, moe_config=replace(config.moe_config, moe_layers=sparse))
+
+
+def build(mesh: Mesh, config: PreviewConfig, dtype: torch.dtype = torch.bfloat16) -> PreviewModel:
+    """The model with random weights on this rank's device, with kernels where the platform has them.
+
+    Ranks of the same experts have equal ones, and all other weights are shared.
+    """
+    torch.manual_seed(1 + mesh.ep.rank)
+    with torch.device("meta"):
+        is_alone = mesh.layout.num_ranks == 1
+        model = (
+            PreviewModel(config, compute_dtype=dtype)
+            if is_alone
+            else ParallelPreview(config, mesh, compute_dtype=dtype)
+        )
+    model.to_empty(device=mesh.device)
+    random_(model)
+    for name, tensor in model.state_dict().items() if not is_alone else ():
+        if ".moe_mlp." not in name:
+            dist.broadcast(tensor, src=0)
+    return with_kernels(model.requires_grad_(False).eval())
+
+
+def with_kernels(model: PreviewModel) -> PreviewModel:
+    """The model, computing as in a render: by kernels where the platform has Triton."""
+    if platform.current(model.device.type).triton:
+        # Here: a CPU machine need not have Triton.
+        from magi2.models.preview.fast_ops import use_fast_ops
+
+        use_fast_ops(model)
+    return model
+
+
+class Watched:
+    """The model, with a mark of the device and the host's clock on either side of each call."""
+
+    def __init__(self, model: PreviewModel) -> None:
+        self._model = model
+        self.begun: list[Mark] = []
+        self.ended: list[Mark] = []
+        self.host_begun: list[float] = []
+        self.host_ended: list[float] = []
+
+    def __call__(self, video: Tensor, audio: Tensor, timestep: Tensor, layout: ClipLayout) -> tuple[Tensor, Tensor]:
+        device = self._model.device
+        self.host_begun.append(time.perf_counter())
+        self.begun.append(mark(device))
+        velocities: tuple[Tensor, Tensor] = self._model(video, audio, timestep, layout)
+        self.ended.append(mark(device))
+        self.host_ended.append(time.perf_counter())
+        return velocities
+
+    def step_ms(self, warm_up: int) -> float:
+        """Median of the steps behind the first ones: from one call to the next."""
+        return statistics.median(begin.elapsed_time(end) for begin, end in pairwise(self.begun[warm_up:]))
+
+    def forward_ms(self, warm_up: int) -> float:
+        """Median of the calls themselves."""
+        spans = zip(self.begun[warm_up:], self.ended[warm_up:], strict=True)
+        return statistics.median(begin.elapsed_time(end) for begin, end in spans)
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What some steps gave: both latents, and the watched model."""
+
+    latents: tuple[Tensor, Tensor]
+    watched: Watched
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all latents."""
+        return digest_of(self.latents)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every value is."""
+        return all(bool(part.isfinite().all()) for part in self.latents)
+
+
+def denoise(
+    model: PreviewModel,
+    size: tuple[int, int, int],
+    steps: int,
+    *,
+    audio_rows: int = AUDIO_ROWS,
+    text_rows: int = TEXT_ROWS,
+    shift: float = 7.0,
+) -> Denoised:
+    """Guided steps from seeded noise and random texts. A step lasts from one call of the model to the next, so ask for
+    one more than shall be measured."""
+    torch.manual_seed(2)
+    device, config = model.device, model.config
+    text, negative = torch.randn(2, 1, text_rows, config.text_in_channels, device=device).unbind()
+    video = torch.randn(1, config.video_in_channels, *size, device=device)
+    audio = torch.randn(1, audio_rows, config.audio_in_channels, device=device)
+    watched = Watched(model)
+    with torch.no_grad():
+        layout = model.prepare(size, audio_rows, Conditioning(text, negative))
+        latents = denoise_preview(
+            watched, layout, video, audio, num_steps=steps, shift=shift, guidance=GuidanceConfig()
+        )
+    settle(device)
+    return Denoised(latents, watched)
+
+
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of the tensors' bytes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class Parts:
+    """Marks around the parts of a preview's layers, while they are watched."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[tuple[Mark, Mark]]] = {}
+
+    @contextmanager
+    def watching(self, model: PreviewModel) -> Iterator[None]:
+        """Watch layers, and in them attention and MLP, from norm to projection."""
+        device, watched = model.device, []
+        for layer in model.block.layers:
+            kind = "sparse" if isinstance(layer.mlp, SparseMlp) else "dense"
+            for owner, method, part in (
+                (layer, "forward", f"{kind}_layer"),
+                (layer.attention, "from_normed", f"{kind}_attention"),
+                (layer.mlp, "from_normed", f"{kind}_mlp"),
+            ):
+                setattr(owner, method, self._around(getattr(owner, method), part, device))
+                watched.append((owner, method))
+        try:
+            yield
+        finally:
+            for owner, method in watched:
+                delattr(owner, method)  # the class's own comes to light again
+
+    def ms(self) -> dict[str, float]:
+        """Part to the median of its calls."""
+        return {
+            part: statistics.median(begin.elapsed_time(end) for begin, end in spans)
+            for part, spans in sorted(self._spans.items())
+        }
+
+    def _around(self, function: Callable[..., Any], part: str, device: torch.device) -> Callable[..., Any]:
+        spans = self._spans.setdefault(part, [])
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            begin = mark(device)
+            result = function(*arguments)
+            spans.append((begin, mark(device)))
+            return result
+
+        return call

@@ -1,0 +1,1 @@
+"""One module a step, each with `run(site)`, which yields what it finds."""
