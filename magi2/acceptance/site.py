@@ -73,12 +73,15 @@ class Site:
         return TEXT_ROWS if self.device.type != "cpu" else TEXT_ROWS // 20
 
     def weights(self, component: str) -> CheckpointFolder | None:
-        """The given weights, None where random ones are to be used. Raises CheckpointError for some that lack files."""
+        """The given weights, None where random ones are to be used, as for hollow ones.
+
+        Raises CheckpointError for some that lack files.
+        """
         if self.options.random_weights or self.settings.ckpt_root is None:
             return None
         weights = CheckpointFolder(self.settings.ckpt_root)
         weights.require([component])
-        return weights
+        return None if weights.is_hollow(component) else weights
 
     @property
     def preview_sizes(self) -> Mapping[str, Size]:

@@ -30,7 +30,7 @@ from magi2.files import disk_errors, partial_file
 from magi2.models.checkpoint import INDEX_NAME, SINGLE_NAME
 from magi2.models.text_encoder.tiny import TOKENIZER_CONFIG, build_tokenizer
 
-_SAFETENSORS_DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32"}
+SAFETENSORS_DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 _ALIGNMENT = 8
 _PROBE_BYTES = 64 * 2**20
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
@@ -151,7 +151,7 @@ def _write_safetensors(path: Path, specs: Mapping[str, TensorSpec]) -> None:
     end = 0
     for name, spec in specs.items():
         start, end = end, end + spec.size_bytes
-        dtype, shape = _SAFETENSORS_DTYPES[spec.dtype], list(spec.shape)
+        dtype, shape = SAFETENSORS_DTYPES[spec.dtype], list(spec.shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _ALIGNMENT)

@@ -89,11 +89,15 @@ def _listed(text: str) -> list[str]:
 
 
 def _are_given(settings: Settings) -> bool:
-    return settings.ckpt_root is not None
+    """Whether there are weights with values."""
+    from magi2.checkpoints.layout import CheckpointFolder
+
+    return settings.ckpt_root is not None and not CheckpointFolder(settings.ckpt_root).is_hollow("preview")
 
 
 def _profiles(asked: list[str], settings: Settings) -> list[Profile]:
-    """Those that are asked for, or all of the networks that the weights, or else the published ones, are made of.
+    """Those that are asked for, or all of the networks that the weights, or else the published ones, are made of, but
+    for experimental ones.
 
     Raises: ConfigError for an unknown one, InputError for some of different networks.
     """
@@ -105,7 +109,7 @@ def _profiles(asked: list[str], settings: Settings) -> list[Profile]:
         return found
     wanted = load_profile(_fitting(settings), settings.configs).architectures
     every = [load_profile(name, settings.configs) for name in profile_names(settings.configs)]
-    return [profile for profile in every if profile.architectures == wanted]
+    return [profile for profile in every if profile.architectures == wanted and not profile.experimental]
 
 
 def _fitting(settings: Settings) -> str:

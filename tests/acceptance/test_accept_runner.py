@@ -160,6 +160,7 @@ acceptance.run([Step("text", "", "none", "")], on_end=print)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whoever_is_stopped_or_killed_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_whoever_is_stopped_or_killed_leaves_no_process_behind(number: signal.Si
         time.sleep(0.05)
 
 
+@pytest.mark.ranks
 @pytest.mark.faults
 def test_ranks_exchange_what_they_should_and_a_tiny_model_runs_on_them(tiny_checkpoint: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "magi2.cli.main", "accept", "--steps", "tools,collectives,preview,refiner"]

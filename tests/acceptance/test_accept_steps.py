@@ -17,6 +17,9 @@ from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS
 from magi2.acceptance.site import Site
 from magi2.acceptance.stack import Parts, build, denoise, stack
 from magi2.acceptance.steps import collectives, kernels, preview, refiner, store, text, weights
+from magi2.checkpoints.hollow import make_hollow
+from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
+from magi2.checkpoints.published import TensorSpec, published_tensors
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
 from magi2.models.refiner.config import RefinerConfig
@@ -126,10 +129,26 @@ def test_the_store_is_tried_and_left_as_it_was(site: Site) -> None:
     assert not list(Path(site.settings.store).rglob("accept/*"))
 
 
-def test_the_text_encoder_repeats_its_bits(site: Site) -> None:
+def test_the_text_encoder_repeats_its_bits(site: Site, tmp_path: Path) -> None:
     figures, differences = found(text, site)
-    assert not differences and figures["prompt"].unit == "ms"
-    assert figures["tokens"].value >= site.text_rows
+    assert not differences and figures["prompt"].unit == "ms" and not figures["prompt"].extrapolated
+    with pytest.raises(NotRunError, match="too large for a CPU"):
+        found(text, site_of(tmp_path, None))
+
+
+@pytest.mark.faults
+def test_hollow_weights_are_as_they_should_be_and_no_stage_reads_them(tmp_path: Path) -> None:
+    """Names, shapes and dtypes of all six components equal their tables; one that is stored otherwise is told."""
+    published = load_profile("1080p", Settings().configs).architectures
+    make_hollow(tmp_path / "hollow", published)
+    site = Site(Options(("1080p",)), Settings(ckpt_root=tmp_path / "hollow", device="cpu"), tmp_path)
+    figures, differences = found(weights, site)
+    assert not differences
+    assert {f"{component}.hollow" for component in COMPONENTS} <= figures.keys()
+    assert site.weights("preview") is None
+    table = dict.fromkeys(published_tensors(published)["refiner"], TensorSpec((1,), torch.float32))
+    (other,) = weights._other_dtypes(CheckpointFolder(tmp_path / "hollow"), "refiner", table)
+    assert "tensors of another dtype" in other.text and "is BF16, not F32" in other.text
 
 
 def test_what_cannot_be_run_here_says_why(site: Site) -> None:
@@ -170,6 +189,7 @@ def test_a_step_s_floor_grows_with_layers_and_with_slower_ceilings() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_a_clip_is_encoded_twice_to_the_same_bytes(tmp_path: Path) -> None:
     from magi2.acceptance.steps import mux
 

@@ -25,9 +25,8 @@ from magi2.models.preview.state_dict import load_preview
 from magi2.sampling.schedule import GUIDED
 from magi2.stages.layouts import check_layout
 
-WARM_UP, MEASURED_STEPS = 1, 1
-CALLS = WARM_UP + MEASURED_STEPS + 1
-"""A step lasts from one call of the model to the next."""
+WARM_UP = 1
+"""Steps that compile and allocate, and do not count; a CPU has none of these."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,8 @@ def fitting_layers(site: Site, whole: PreviewConfig) -> int:
         return True
 
     fewest = FEWEST_LAYERS
+    if fits(most):
+        return most
     fits(fewest)
     while fewest < most:  # it fits with the fewest, and not known with more
         middle = (fewest + most + 1) // 2
@@ -116,19 +117,21 @@ def _steps(
 ) -> Iterator[Found]:
     rows = {"audio_rows": audio_latent_count(site.profiles[0].duration_s), "text_rows": site.text_rows}
     platform.reset_peak_memory(accelerator=site.accelerator)
-    first = denoise(model, size, CALLS, **rows)
+    warm_up = 0 if site.device.type == "cpu" else WARM_UP
+    calls = warm_up + 2  # a step lasts from one call of the model to the next
+    first = denoise(model, size, calls, **rows)
     parts, meter = Parts(), site.ranks.meter
     meter.start()
     with parts.watching(model):
-        second = denoise(model, size, CALLS, **rows)
+        second = denoise(model, size, calls, **rows)
     found = Run(
         name,
         size,
-        second.watched.step_ms(WARM_UP),
-        second.watched.forward_ms(WARM_UP),
+        second.watched.step_ms(warm_up),
+        second.watched.forward_ms(warm_up),
         parts.ms(),
-        1e3 * meter.exposed_s() / CALLS,
-        sum(meter.sent_bytes.values()) / CALLS,
+        1e3 * meter.exposed_s() / calls,
+        sum(meter.sent_bytes.values()) / calls,
         platform.memory_stats(accelerator=site.accelerator).peak,
     )
     floors = {each.num_layers: _floor(each, size, limits, site) for each in (model.config, whole)}

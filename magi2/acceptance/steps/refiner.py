@@ -64,9 +64,8 @@ def _model(site: Site, config: RefinerConfig, whole: RefinerConfig) -> tuple[Ref
 def random_refiner(site: Site, config: RefinerConfig) -> Refiner:
     """A refiner whose weights, equal on all ranks, keep activations near one; with kernels where there are some."""
     torch.manual_seed(1)
-    with torch.device("meta"):
+    with torch.device(site.device):  # not on meta: its tables are no parameters
         model = RefinerModel(config, compute_dtype=site.dtype)
-    model.to_empty(device=site.device)
     for parameter in model.parameters():
         parameter.requires_grad_(False).normal_(std=parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)
     if site.accelerator.triton:

@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from magi2.acceptance.plan import Difference, Figure, Found, NotRunError
 from magi2.acceptance.site import Site
-from magi2.checkpoints.verify import verify
+from magi2.checkpoints.headers import header_of
+from magi2.checkpoints.hollow import SAFETENSORS_DTYPES
+from magi2.checkpoints.layout import CheckpointFolder
+from magi2.checkpoints.published import TensorSpec, published_tensors
+from magi2.checkpoints.verify import ComponentReport, verify
+from magi2.config.load import load_profile
+
+PUBLISHED = "1080p"
+"""The profile whose networks have a table of dtypes."""
 
 
 def run(site: Site) -> Iterator[Found]:
     """A line for each component; fingerprints, which read every byte, where they are asked for."""
     if site.settings.ckpt_root is None:
         raise NotRunError("no weights are given: MAGI2_CKPT_ROOT is not set")
-    root = site.settings.checkpoint_root()
-    for report in verify(root, site.profiles[0].architectures, fingerprint=site.options.fingerprint):
+    root, architectures = site.settings.checkpoint_root(), site.profiles[0].architectures
+    is_published = architectures == load_profile(PUBLISHED, site.settings.configs).architectures
+    tables = published_tensors(architectures) if is_published else {}
+    for report in verify(root, architectures, fingerprint=site.options.fingerprint):
         if report.problem:
             yield Difference(f"{report.component}: {report.problem}")
             continue
-        yield Figure(f"{report.component}.tensors", report.tensors)
-        yield Figure(f"{report.component}.size", round(report.size_bytes / 1e9, 3), "GB")
-        if report.skipped:
-            yield Figure(f"{report.component}.unread tensors", len(report.skipped))
-        if report.fingerprint:
-            yield Figure(f"{report.component}.fingerprint", report.fingerprint)
+        yield from _figures(report)
+        yield from _other_dtypes(CheckpointFolder(root), report.component, tables.get(report.component, {}))
+
+
+def _figures(report: ComponentReport) -> Iterator[Found]:
+    yield Figure(f"{report.component}.tensors", report.tensors)
+    yield Figure(f"{report.component}.size", round(report.size_bytes / 1e9, 3), "GB")
+    if report.hollow:
+        yield Figure(f"{report.component}.hollow", "names and sizes alone: nothing can be rendered from it")
+    if report.skipped:
+        yield Figure(f"{report.component}.unread tensors", len(report.skipped))
+    if report.fingerprint:
+        yield Figure(f"{report.component}.fingerprint", report.fingerprint)
+
+
+def _other_dtypes(weights: CheckpointFolder, component: str, table: Mapping[str, TensorSpec]) -> Iterator[Found]:
+    """One line, where safetensors files store tensors otherwise than the table says."""
+    other = [
+        f"{name} is {stored['dtype']}, not {SAFETENSORS_DTYPES[table[name].dtype]}"
+        for path in weights.files(component)
+        if path.suffix == ".safetensors"
+        for name, stored in header_of(path).items()
+        if name in table and stored["dtype"] != SAFETENSORS_DTYPES[table[name].dtype]
+    ]
+    if other:
+        yield Difference(f"{component}: {len(other)} tensors of another dtype, which loading casts: first {other[0]}")
