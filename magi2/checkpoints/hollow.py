@@ -18,6 +18,7 @@ import torch
 from magi2.checkpoints.layout import COMPONENTS, HOLLOW_KEY, HOLLOW_NAME
 from magi2.checkpoints.published import (
     AUDIO_CONFIG,
+    SAFETENSORS_DTYPES,
     SHARDS,
     TEXT_CONFIG,
     TURBO_CONFIG,
@@ -30,7 +31,6 @@ from magi2.files import disk_errors, partial_file
 from magi2.models.checkpoint import INDEX_NAME, SINGLE_NAME
 from magi2.models.text_encoder.tiny import TOKENIZER_CONFIG, build_tokenizer
 
-SAFETENSORS_DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 _ALIGNMENT = 8
 _PROBE_BYTES = 64 * 2**20
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own

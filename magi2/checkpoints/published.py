@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ from magi2.models.turbo_vae.config import PUBLISHED_TURBO_DECODER
 from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.video_vae.decoder import WanDecoder
 from magi2.models.video_vae.encoder import WanEncoder
+
+SAFETENSORS_DTYPES: Mapping[torch.dtype, str] = {torch.bfloat16: "BF16", torch.float32: "F32"}
+"""The table's dtypes, as headers of files call them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ AUDIO_CONFIG: Mapping[str, Any] = {
 """The autoencoder in Stable Audio Open 1.0's `model_config.json`."""
 
 
-def published_tensors(architectures: Architectures) -> dict[str, dict[str, TensorSpec]]:
+@cache
+def published_tensors(architectures: Architectures) -> Mapping[str, Mapping[str, TensorSpec]]:
     """Component to stored name to tensor, in the order of the networks; `architectures` are those of profile 1080p.
 
     The text encoder is bf16, both transformers have the mixture of bf16 and fp32 that they compute with, the codecs are

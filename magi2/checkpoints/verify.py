@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from magi2.checkpoints.headers import header_of
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
+from magi2.checkpoints.published import SAFETENSORS_DTYPES, TensorSpec, published_tensors
 from magi2.config.profile import Architectures
 from magi2.errors import Magi2Error
 from magi2.models.audio_vae.state_dict import load_audio_decoder
@@ -25,7 +27,8 @@ NOWHERE = "meta"
 class ComponentReport:
     """What was found of one component. `problem` is None when it can be used; `skipped` are tensors nobody reads.
 
-    A `hollow` one is as it should be and has no values: nothing can be rendered from it.
+    A `hollow` one is as it should be and has no values: nothing can be rendered from it. `cast` names tensors of
+    safetensors files that are stored in another dtype than the published table's; loaders take them and cast.
     """
 
     component: str
@@ -37,17 +40,19 @@ class ComponentReport:
     fingerprint: str | None
     problem: str | None
     hollow: bool = False
+    cast: tuple[str, ...] = ()
 
 
 def verify(root: Path, architectures: Architectures, *, fingerprint: bool = True) -> Iterator[ComponentReport]:
     """One report per component, as each is done. `fingerprint` reads all bytes, the rest only headers."""
     weights = CheckpointFolder(root)
-    loaders = _loaders(weights, architectures)
+    loaders, table = _loaders(weights, architectures), published_tensors(architectures)
     for component in COMPONENTS:
         try:
             files = weights.files(component)
             reports = [loader().load_report for loader in loaders[component]]
-            yield _good(weights, component, files, reports, fingerprint)
+            good = _good(weights, component, files, reports, fingerprint)
+            yield replace(good, cast=_cast(files, table[component]))
         except Magi2Error as error:
             yield ComponentReport(component, weights.folder(component), 0, 0, 0, (), None, str(error))
 
@@ -68,6 +73,17 @@ def _good(
         None,
         weights.is_hollow(component),
     )
+
+
+def _cast(files: list[Path], specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    stored = {
+        name: entry["dtype"]
+        for path in files
+        if path.suffix == ".safetensors"
+        for name, entry in header_of(path).items()
+        if name in specs
+    }
+    return tuple(sorted(name for name, dtype in stored.items() if dtype != SAFETENSORS_DTYPES[specs[name].dtype]))
 
 
 def _loaders(weights: CheckpointFolder, architectures: Architectures) -> dict[str, list[Callable[[], Any]]]:

@@ -75,6 +75,8 @@ def _print(report: ComponentReport) -> None:
     fingerprint = "hollow, without values" if report.hollow else report.fingerprint or "no fingerprint"
     line = f"{report.component:<14}ok       {report.tensors} tensors, {report.size_bytes / 1e9:.3f} GB, {fingerprint}"
     results.print(line)
+    if report.cast:
+        results.print(f"{'':<14}{len(report.cast)} tensors of another dtype than published, cast when they are loaded")
     if report.skipped:
         shown = ", ".join(report.skipped[:4]) + (" ..." if len(report.skipped) > 4 else "")
         results.print(f"{'':<14}{len(report.skipped)} tensors that nothing reads: {shown}")

@@ -129,6 +129,14 @@ def test_a_fault_is_named_by_file_and_tensor_and_the_others_are_good(
     assert [report.problem for report in reports.values()] == [None] * 5
 
 
+def test_a_tensor_of_another_dtype_is_told_and_taken(weights: Path) -> None:
+    assert {name: report.cast for name, report in reports_of(weights).items()} == dict.fromkeys(COMPONENTS, ())
+    changed = next(iter(load_file(weights / "preview" / SHARD)))
+    change_shard(weights / "preview" / SHARD, lambda t: t.update({changed: t[changed].half()}))
+    report = reports_of(weights)["preview"]
+    assert (report.problem, report.cast) == (None, (changed,))
+
+
 def test_weights_of_another_architecture_are_refused(tiny_checkpoint: Path) -> None:
     problems = {name: report.problem for name, report in reports_of(tiny_checkpoint, "1080p").items()}
     for component in ("preview", "refiner", "video_vae"):

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from magi2.acceptance.plan import Difference, Figure, Found, NotRunError
 from magi2.acceptance.site import Site
 from magi2.checkpoints.headers import header_of
-from magi2.checkpoints.hollow import SAFETENSORS_DTYPES
 from magi2.checkpoints.layout import CheckpointFolder
-from magi2.checkpoints.published import TensorSpec, published_tensors
+from magi2.checkpoints.published import SAFETENSORS_DTYPES, TensorSpec, published_tensors
 from magi2.checkpoints.verify import ComponentReport, verify
 from magi2.config.load import load_profile
 
