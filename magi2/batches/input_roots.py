@@ -29,17 +29,21 @@ _VARIABLE = "MAGI2_INPUT_ROOTS"
 
 
 def deployment_roots(
-    settings: Settings, *, connections: Connections = no_connections, kept: Path | None = None
+    settings: Settings,
+    *,
+    connections: Connections = no_connections,
+    kept: Path | None = None,
+    has_file: bool = True,
 ) -> InputRoots:
     """Where runs in Airflow read inputs: the inbox and MAGI2_INPUT_ROOTS. `kept` is as `InputRoots` has it.
 
-    Raises: ConfigError when there are none, and for one that is the whole disk, or has to do with the store or
-    Airflow's own folder.
+    Raises: ConfigError when there are none though a batch `has_file`, and for one that is the whole disk, or has to do
+    with the store or Airflow's own folder.
     """
     named = [root for root in settings.input_roots if isinstance(root, Path)]
     folders = (*((settings.inbox,) if settings.inbox else ()), *named)
     prefixes = input_prefixes(settings, connections)
-    if not folders and not prefixes:
+    if has_file and not folders and not prefixes:
         raise ConfigError(
             "there is no folder for batch files: neither MAGI2_INBOX nor MAGI2_INPUT_ROOTS is set",
             hint="set one of them to a folder for inputs alone",

@@ -196,7 +196,9 @@ class PlanOperator(Magi2Operator):
             profile=str(self.profile),
             images=self.images or None,
             name=self.name or None,
-            roots=deployment_roots(deployment.settings, connections=target_secret, kept=scratch),
+            roots=deployment_roots(
+                deployment.settings, connections=target_secret, kept=scratch, has_file=not self.rows
+            ),
             spread=Spread(matrix=bool(self.matrix)),
             **shared,
         )

@@ -105,7 +105,7 @@ def test_a_batch_is_started_from_pasted_rows_after_a_look_at_them(page: Page, si
     page.click("header button", "Start a batch")
     page.find("dialog textarea").send_keys("prompt,seed\na kite,1\na boat")
     page.click("dialog button", "Look at the rows")
-    page.until(lambda _: "2 rows, of which 1 cannot be read" in page.find("dialog .looked").text, "the count")
+    page.until(lambda _: "2 rows, of which 1 cannot be rendered" in page.find("dialog .looked").text, "the count")
     assert len(site.runs()) == before
     page.run("document.querySelector('dialog textarea').focus()")
     page.press(Keys.CONTROL, "a")

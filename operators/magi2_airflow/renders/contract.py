@@ -410,19 +410,37 @@ class StartForm(Answer):
 
 
 class FirstRow(Answer):
-    """One of the first rows that can be read, and its prompt or the file of that."""
+    """One of the first rows that can be read: its prompt, or the file of that."""
 
-    row: int
     text: str
 
 
+class Planned(Answer):
+    """What a run would do: different clips, those of them that are finished, rows that are equal to others.
+
+    `accelerator_seconds` and cost leave out stages that were never measured here; the cost is null without a price.
+    """
+
+    clips: int
+    finished: int
+    equal: list[str]
+    accelerator_seconds: float
+    unmeasured_stages: list[str]
+    cost: float | None
+    currency: str | None
+
+
 class Looked(Answer):
-    """How rows read: how many there are, the first good ones, and the first of `bad_rows` with their reasons."""
+    """How rows read: how many there are, the first good ones, and the first of `bad_rows` with their reasons.
+
+    `plan` is null where the server has no weights to plan with.
+    """
 
     rows: int
     first: list[FirstRow]
     bad: list[Refusal]
     bad_rows: int
+    plan: Planned | None
 
 
 class Started(Answer):

@@ -42,7 +42,7 @@ def asked(site: Site, path: str) -> str:
 
 def test_the_walk_covers_pages_media_and_actions() -> None:
     assert {("GET", "/api/batches"), ("HEAD", "/media/{key}/{name}"), ("GET", "/")} <= set(ALL)
-    assert len([path for method, path in ALL if method == "POST"]) == 8
+    assert len([path for method, path in ALL if method == "POST"]) == 10
     assert {method for method, _ in ALL} == {"GET", "HEAD", "POST"}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -37,9 +39,22 @@ def test_the_form_knows_the_profiles_and_the_one_of_the_weights(user: TestClient
 def test_rows_are_counted_and_shown_and_nothing_is_started(user: TestClient, airflow: FakeAirflow) -> None:
     looked = user.post("/api/start/look", json={"rows": ROWS, "profile": "demo"}).json()
     assert (looked["rows"], looked["bad_rows"]) == (3, 1)
-    assert looked["first"] == [{"row": 2, "text": "a kite"}, {"row": 4, "text": "<b>a tree</b>"}]
+    assert looked["first"] == [{"text": "a kite"}, {"text": "<b>a tree</b>"}] and looked["plan"] is None
     assert looked["bad"][0]["row"] == 3 and "fewer cells" in looked["bad"][0]["reason"]
     assert not airflow.asked
+
+
+def test_where_the_weights_are_clips_cost_and_equal_rows_are_told(
+    site: Site, user: TestClient, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(site.deployment.settings, ckpt_root=tiny_checkpoint)
+    monkeypatch.setattr(site.deployment, "settings", settings)
+    rows = "prompt,seed,image\na kite,1,\na boat,2,a.png\na kite,1,\n"
+    looked = user.post("/api/start/look", json={"rows": rows, "profile": "tiny"}).json()
+    assert (looked["rows"], looked["bad_rows"], looked["plan"]["clips"]) == (3, 1, 1)
+    assert "is a relative path" in looked["bad"][0]["reason"]
+    assert looked["first"] == [{"text": "a kite (tiny, seed 1)"}] and len(looked["plan"]["equal"]) == 1
+    assert looked["plan"]["unmeasured_stages"]
 
 
 def test_the_run_is_given_the_rows_as_they_are(user: TestClient, airflow: FakeAirflow) -> None:

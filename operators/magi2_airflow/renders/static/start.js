@@ -1,6 +1,6 @@
 // Starting a batch: rows pasted or from a file, looked at before a run begins.
 import { Action, Labelled } from "./actions.js";
-import { plural } from "./format.js";
+import { acceleratorTime, money, plural } from "./format.js";
 import { Answer, Said } from "./parts.js";
 import { h, useId, useState } from "./react.js";
 import { act, useServer } from "./server.js";
@@ -100,15 +100,36 @@ function Look({ body }) {
 }
 
 function Looked({ looked }) {
-  const lines = (rows, text) =>
-    h(
-      "ol",
-      null,
-      rows.map((each) => h("li", { key: each.row, value: each.row }, h(Said, { text: each[text] }))),
-    );
+  const { rows, bad, bad_rows: badRows, first, plan } = looked;
   return [
-    h("p", { key: "count" }, `${plural(looked.rows, "row")}, of which ${looked.bad_rows} cannot be read.`),
-    h("div", { key: "bad" }, lines(looked.bad, "reason")),
-    h("div", { key: "first" }, lines(looked.first, "text")),
+    h("p", { key: "count" }, `${plural(rows, "row")}, of which ${badRows} cannot be rendered.`),
+    h(
+      "ul",
+      { key: "bad" },
+      bad.map((each) => h("li", { key: each.row }, h(Said, { text: `${each.row}: ${each.reason}` }))),
+    ),
+    plan && h("p", { key: "plan" }, wouldDo(plan)),
+    plan &&
+      h(
+        "ul",
+        { key: "equal" },
+        plan.equal.map((text) => h("li", { key: text }, h(Said, { text }))),
+      ),
+    first.length > 0 && h("p", { key: "begin" }, "It begins with:"),
+    h(
+      "ul",
+      { key: "first" },
+      // Two clips may read alike.
+      first.map((each, at) => h("li", { key: at }, h(Said, { text: each.text }))),
+    ),
   ];
+}
+
+function wouldDo(plan) {
+  const parts = [`${plural(plan.clips, "clip")}, ${plan.finished} finished already`];
+  parts.push(`about ${acceleratorTime(plan.accelerator_seconds)} of accelerators`);
+  if (plan.unmeasured_stages.length) parts.push(`not counting ${plan.unmeasured_stages.join(", ")}, never measured here`);
+  const cost = money(plan.cost, plan.currency);
+  if (cost) parts.push(`about ${cost}`);
+  return `${parts.join(", ")}.`;
 }
