@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from magi2.acceptance.plan import Difference, Figure, Found, NotRunError
 from magi2.acceptance.site import Site
-from magi2.checkpoints.headers import header_of
-from magi2.checkpoints.layout import CheckpointFolder
-from magi2.checkpoints.published import SAFETENSORS_DTYPES, TensorSpec, published_tensors
 from magi2.checkpoints.verify import ComponentReport, verify
 from magi2.config.load import load_profile
 
@@ -22,13 +19,14 @@ def run(site: Site) -> Iterator[Found]:
         raise NotRunError("no weights are given: MAGI2_CKPT_ROOT is not set")
     root, architectures = site.settings.checkpoint_root(), site.profiles[0].architectures
     is_published = architectures == load_profile(PUBLISHED, site.settings.configs).architectures
-    tables = published_tensors(architectures) if is_published else {}
     for report in verify(root, architectures, fingerprint=site.options.fingerprint):
         if report.problem:
             yield Difference(f"{report.component}: {report.problem}")
             continue
         yield from _figures(report)
-        yield from _other_dtypes(CheckpointFolder(root), report.component, tables.get(report.component, {}))
+        if is_published and report.cast:
+            others = f"{len(report.cast)} tensors are of another dtype than published"
+            yield Difference(f"{report.component}: {others}, which loading casts: first {report.cast[0]}")
 
 
 def _figures(report: ComponentReport) -> Iterator[Found]:
@@ -40,16 +38,3 @@ def _figures(report: ComponentReport) -> Iterator[Found]:
         yield Figure(f"{report.component}.unread tensors", len(report.skipped))
     if report.fingerprint:
         yield Figure(f"{report.component}.fingerprint", report.fingerprint)
-
-
-def _other_dtypes(weights: CheckpointFolder, component: str, table: Mapping[str, TensorSpec]) -> Iterator[Found]:
-    """One line, where safetensors files store tensors otherwise than the table says."""
-    other = [
-        f"{name} is {stored['dtype']}, not {SAFETENSORS_DTYPES[table[name].dtype]}"
-        for path in weights.files(component)
-        if path.suffix == ".safetensors"
-        for name, stored in header_of(path).items()
-        if name in table and stored["dtype"] != SAFETENSORS_DTYPES[table[name].dtype]
-    ]
-    if other:
-        yield Difference(f"{component}: {len(other)} tensors of another dtype, which loading casts: first {other[0]}")
