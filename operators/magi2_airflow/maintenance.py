@@ -7,9 +7,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-DIFFERS = "they differ"
-"""Step of a comparison that found anything, perhaps in a try that did not come to its end."""
-
+_DIFFERS = "they differ"  # a step of the comparison that found anything, perhaps in a try that was killed
 LOG_HOURS = 14 * 24.0
 """A group's log is kept at least so long, for whoever asks why it failed."""
 
@@ -79,9 +77,9 @@ def reconcile_catalog(*, dry_run: bool) -> dict[str, Any]:
     for problem in verify(store, catalog, digests=False, steps=steps):
         logger.warning("%s %s: %s", problem.kind.value, problem.place, problem.message)
         problems += 1
-        if not steps.is_done(DIFFERS):
-            steps.add(DIFFERS)
-    differs = steps.is_done(DIFFERS)
+        if not steps.is_done(_DIFFERS):
+            steps.add(_DIFFERS)
+    differs = steps.is_done(_DIFFERS)
     if differs and not dry_run:
         report = rebuild(store, catalog, goes_on=True)
         logger.info("rebuilt: %d artifacts, %d batches, %d clips", report.artifacts, report.batches, report.clips)
