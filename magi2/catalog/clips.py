@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -106,12 +106,20 @@ class Clips:
 
         self._database.write(work)
 
-    def set_aside(self, batch_id: str, clip_ids: Iterable[str], state: ClipState, reason: str | None) -> None:
-        """Make clips skipped, cancelled or waiting, whatever became of them so far; those that are done stay so."""
+    def set_aside(
+        self,
+        batch_id: str,
+        clip_ids: Iterable[str],
+        state: ClipState,
+        reason: str | None,
+        *,
+        keep: Collection[ClipState] = (ClipState.DONE,),
+    ) -> None:
+        """Make clips skipped, cancelled or waiting, whatever became of them so far, but for those in states to keep."""
         values = {"state": state, "failed_stage": None, "reason": reason, "updated_at": now()}
 
         def work(connection: Connection, chunk: list[str]) -> None:
-            query = update(BatchClipRow).where(*_these(batch_id, chunk), BatchClipRow.state != ClipState.DONE)
+            query = update(BatchClipRow).where(*_these(batch_id, chunk), BatchClipRow.state.not_in(keep))
             connection.execute(query.values(**values))
 
         for chunk in chunks(clip_ids):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from magi2.errors import error_from_code
-from magi2.jobs.run import OnEvent, StageWork
+from magi2.jobs.run import OnEvent, StageWork, stage_result
 from magi2.parallel.layout import ParallelLayout
 from magi2.recipes.result import StageResult
-from magi2.runtime.events import ClipFinished
 from magi2.runtime.launcher import Launcher
 from magi2.runtime.watch import Limits
-from magi2.types import Clip, StageName
 
 
 def launch(
@@ -28,9 +25,3 @@ def launch(
     done = Launcher(limits=limits).run(job, on_event=on_event, should_stop=should_stop)
     clips = {clip.clip_id: clip for clip in work.clips}
     return [stage_result(job.stage, clips[event.clip_id], event) for event in done.clips]
-
-
-def stage_result(stage: StageName, clip: Clip, event: ClipFinished) -> StageResult:
-    """What a group told of a clip."""
-    error = error_from_code(event.error_code, event.error or "") if event.error_code else None
-    return StageResult(stage, clip, event.state, event.seconds, event.key, event.flags, error, event.measures)

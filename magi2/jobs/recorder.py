@@ -33,6 +33,7 @@ from magi2.errors import (
     InfrastructureError,
     Magi2Error,
     PausedError,
+    StoppedError,
     error_from_code,
     reason_of,
 )
@@ -141,7 +142,9 @@ class CatalogRecorder:
         budget.
         """
         state = ClipState.CANCELLED if isinstance(error, BatchCancelledError) else ClipState.SKIPPED
-        self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error)))
+        # Those that failed are why a batch is stopped.
+        keep = (ClipState.DONE, *((ClipState.FAILED,) if isinstance(error, StoppedError) else ()))
+        self._enter(lambda catalog: catalog.clips.set_aside(job.batch_id, clip_ids, state, reason_of(error), keep=keep))
 
     def cost(self, batch_id: str, price: Price | None) -> BatchCost | None:
         """What a batch took so far, or None when the catalog does not say."""

@@ -21,7 +21,7 @@ from magi2.batches.results import write_results
 from magi2.catalog.gate import check_may_start
 from magi2.checkpoints.whole import required_components
 from magi2.deployment import Deployment
-from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError, StoppedError
+from magi2.errors import BatchCancelledError, BudgetSpentError, Magi2Error, PausedError, StoppedError, error_from_code
 from magi2.files import machine_error
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.lookup import StoredClip, reusable_results
@@ -114,7 +114,7 @@ def _results(
         deployment.weights.require_filled(required_components(work.shard.profile, work.clips))
     with _recorded(job, recorder, on_event) as tell:
         if stored is None:
-            return compute(work, tell)
+            return _computed(work, store, compute, tell, patience)
         patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, stored))
         tell(StageStarted(job.stage.value, len(stored)))
         for result in stored:
@@ -124,6 +124,36 @@ def _results(
                 )
             )
         return without_manifests(stored)
+
+
+def _computed(
+    work: StageWork, store: ArtifactStore, compute: Compute, tell: OnEvent, patience: Patience
+) -> Sequence[StageResult]:
+    """What `compute` makes. What it told of until its batch was stopped is written down: the report needs the failures.
+
+    Raises what `compute` does.
+    """
+    job, told = work.job, list[ClipFinished]()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ClipFinished):
+            told.append(event)
+        tell(event)
+
+    try:
+        return compute(work, hear)
+    except StoppedError:
+        clips = {clip.clip_id: clip for clip in work.clips}
+        results = [stage_result(job.stage, clips[event.clip_id], event) for event in told]
+        settled = [each for each in results if each.error is None or not job.is_tried_again(each.error)]
+        patience(lambda: write_results(store, job.batch_id, job.shard, job.stage, job.attempt, settled))
+        raise
+
+
+def stage_result(stage: StageName, clip: Clip, event: ClipFinished) -> StageResult:
+    """What was told of a clip."""
+    error = error_from_code(event.error_code, event.error or "") if event.error_code else None
+    return StageResult(stage, clip, event.state, event.seconds, event.key, event.flags, error, event.measures)
 
 
 @contextmanager

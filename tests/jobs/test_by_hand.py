@@ -41,6 +41,7 @@ class Groups:
         self.deployment = deployment
         self.before: dict[StageName, Callable[[], None]] = {}
         self.failing_seeds: set[int] = set()
+        self.before_clip: Callable[[], None] = lambda: None
         self.started: list[tuple[StageName, int]] = []
 
     def run(self, job: StageJob, *, on_event: Callable[[Event], None], should_stop: object) -> JobResult:
@@ -48,12 +49,14 @@ class Groups:
         self.started.append((job.stage, job.attempt))
         on_event(StageStarted(job.stage.value, len(clips)))
         self.before.get(job.stage, lambda: None)()
-        events = tuple(self._make(job.stage, clip) for clip in clips)
-        for event in events:
-            on_event(event)
+        events = []
+        for clip in clips:
+            self.before_clip()
+            events.append(self._make(job.stage, clip))
+            on_event(events[-1])
         results = [stage_result(job.stage, clip, event) for clip, event in zip(clips, events, strict=True)]
         write_results(self.deployment.store, job.batch_id, job.shard, job.stage, job.attempt, results)
-        return JobResult(events, 1.0, 0.0, Path("log"))
+        return JobResult(tuple(events), 1.0, 0.0, Path("log"))
 
     def _make(self, stage: StageName, clip: Clip) -> ClipFinished:
         if clip.seed in self.failing_seeds and stage is StageName.PREVIEW:
@@ -314,3 +317,26 @@ def test_equal_failures_pause_the_command_until_it_is_resumed(groups: Groups, de
     assert sorted(states) == ["failed", "failed", "made"]
     why = "2 clips in a row failed in preview, out_of_memory: too little"
     assert waits == [f"batch {ASKED.batch_id} is paused: {why}"]
+
+
+def test_stage_that_is_stopped_between_two_clips_keeps_what_it_told(
+    groups: Groups, deployment: SampleDeployment
+) -> None:
+    def stop_after_two() -> None:
+        failed = [stage for stage, _ in groups.started if stage is StageName.PREVIEW]
+        if failed and next(told) == 2:
+            raise StoppedError("2 failed of at most 1: stopped")
+
+    told = iter(range(3))
+    groups.failing_seeds, groups.before_clip = {CLIPS[0].seed, CLIPS[1].seed}, stop_after_two
+    with pytest.raises(StoppedError):
+        rendered(deployment, options=BatchOptions(failure_limit=1))
+    report = load_report(deployment.store, ASKED.batch_id)
+    assert report is not None
+    assert ([clip.clip_id for clip in report.failed], [clip.clip_id for clip in report.stopped]) == (
+        [CLIPS[0].clip_id, CLIPS[1].clip_id],
+        [CLIPS[2].clip_id],
+    )
+    assert clip_states(deployment) == {ClipState.FAILED, ClipState.SKIPPED}
+    counts = counts_of(deployment.catalog, ASKED.batch_id).clips
+    assert (counts.failed, counts.skipped) == (2, 1)
