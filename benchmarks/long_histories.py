@@ -1,4 +1,4 @@
-"""What a long past costs: `python -m benchmarks.long_histories [--clips 200000] [--batches 500] [--postgresql]`.
+"""What a long past costs: `python -m benchmarks.long_histories [--clips 200000] [--batches 500]`.
 
 Fills a catalog of the version before counts were kept with batches of many months, of which the first, with `--largest`
 clips, is still running; brings it to the tables of today; and measures a scrape of the metrics, `magi2 status` of the
@@ -19,8 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,7 +45,6 @@ from magi2.config.settings import Settings
 from magi2.quality.thresholds import USUAL
 from magi2.report.metrics import exposition
 from magi2.types import ARTIFACT_STAGES, StageName
-from tests.real_servers import postgresql
 
 BEFORE = "0006"
 PAST = timedelta(days=250)
@@ -63,31 +61,24 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=200_000)
     parser.add_argument("--batches", type=int, default=500)
     parser.add_argument("--largest", type=int, default=50_000)
-    parser.add_argument("--postgresql", action="store_true", help="a server of its own instead of a SQLite file")
+    parser.add_argument("--server", type=make_url, help="address of an empty PostgreSQL database, in place of SQLite")
     parser.add_argument("--viewers", type=int, default=0, help="people who look at the page; 0 starts no API server")
     parser.add_argument("--seconds", type=float, default=120.0)
     asked = parser.parse_args()
     found: dict[str, Any] = {}
-    for name, share in (("a_tenth_of_the_past", 10), ("all_of_it", 1)):
-        with tempfile.TemporaryDirectory() as scratch, place(Path(scratch), asked.postgresql) as url:
+    shares = {"all_of_it": 1} if asked.server else {"a_tenth_of_the_past": 10, "all_of_it": 1}
+    for name, share in shares.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            url = asked.server or make_url(f"sqlite:///{scratch}/store/catalog.sqlite")
+            (Path(scratch) / "store").mkdir()
             history = History(asked.clips // share, max(asked.batches // share, 2), asked.largest // share)
             found[name] = measure(Path(scratch), url, history, asked if share == 1 else None)
-    kind = "postgresql" if asked.postgresql else "sqlite"
+    kind = "postgresql" if asked.server else "sqlite"
     options = f"--clips {asked.clips} --batches {asked.batches} --largest {asked.largest}"
-    options += " --postgresql" * asked.postgresql + f" --viewers {asked.viewers}" * bool(asked.viewers)
+    options += " --server URL" * bool(asked.server) + f" --viewers {asked.viewers}" * bool(asked.viewers)
     found = {"command": f"python -m benchmarks.long_histories {options}", "load": round(os.getloadavg()[0], 1), **found}
     record("catalog", kind, found)
     print(json.dumps(found, indent=1))
-
-
-@contextmanager
-def place(folder: Path, on_server: bool) -> Iterator[URL]:
-    """An empty database."""
-    (folder / "store").mkdir()
-    with postgresql() if on_server else nullcontext() as server:
-        yield server.create("history") if server else make_url(f"sqlite:///{folder}/store/catalog.sqlite")
-        if server:
-            server.close()
 
 
 @dataclass(frozen=True)
@@ -200,7 +191,7 @@ def questions(catalog: Catalog) -> dict[str, float]:
 
 
 def _some_clips(catalog: Catalog) -> list[Any]:
-    return catalog.clips.search(ClipQuery(batch_id=LIVE, state=ClipState.DONE), limit=5_000).rows
+    return list(catalog.clips.search(ClipQuery(batch_id=LIVE, state=ClipState.DONE), limit=5_000).rows)
 
 
 def fill(url: URL, history: History) -> int:
@@ -215,7 +206,7 @@ def fill(url: URL, history: History) -> int:
     attempts = 0
     for number in range(history.batches):
         with database.transaction() as connection:
-            attempts += _batch(connection, number, history, [row["digest"] for row in rows])
+            attempts += _batch(connection, number, history, [each.digest() for each in profiles])
     database.close()
     return attempts
 
@@ -246,9 +237,10 @@ def _batch(connection: Connection, number: int, history: History, digests: list[
     }
     _enter(connection, BatchRow, [batch])
     made = [_clip(batch_id, index, size, began, digests, is_live) for index in range(size)]
-    for table, position in ((ClipRow, 0), (ArtifactRow, 1), (BatchClipRow, 2)):
-        _enter(connection, table, [row for parts in made if (row := parts[position])])
-    runs = [run for parts in made for run in parts[3]]
+    _enter(connection, ClipRow, [clip for clip, *_ in made])
+    _enter(connection, ArtifactRow, [file for _, file, *_ in made if file])
+    _enter(connection, BatchClipRow, [row for _, _, row, _ in made])
+    runs = [run for *_, each in made for run in each]
     _enter(connection, StageRunRow, runs)
     return len(runs)
 

@@ -151,7 +151,7 @@ def _count(connection: Connection, place: Place, **given: Any) -> None:
 @cache
 def _statements(dialect: str, place: Place) -> tuple[TextClause, ...]:
     """As text, which is run many times: putting such statements together takes longer than they do."""
-    return tuple(as_text(each, dialect) for kept in KEPT for each in _replace(dialect, kept, place))
+    return tuple(as_text(each, dialect) for kept in KEPT_TABLES for each in _replace(dialect, kept, place))
 
 
 def as_text(statement: Executable, dialect: str) -> TextClause:
@@ -251,7 +251,7 @@ def alike_runs(place: Place) -> Select[Any]:
     return select(union_all(runs, loads).subquery())
 
 
-KEPT = (
+KEPT_TABLES = (
     Kept(ShardClipsRow, TotalClipsRow, ("clips",), alike_clips),
     Kept(ShardRunsRow, TotalRunsRow, ("runs", "seconds", "accelerator_seconds"), alike_runs),
 )

@@ -69,19 +69,19 @@ class Quality:
         return self._database.read(_totals, recent_since)
 
     def _pending(self, connection: Connection, batch_id: str | None, limit: int) -> list[Any]:
-        judged_by = BatchClipRow.judged_by
         query = (
             select(BatchClipRow.batch_id, BatchClipRow.clip_id, BatchClipRow.expect, ArtifactRow.measures)
             .join(ArtifactRow, ArtifactRow.key == BatchClipRow.artifact_key)
-            .where(
-                BatchClipRow.state == ClipState.DONE,
-                # Both sides of the name, which an index finds.
-                or_(judged_by.is_(None), judged_by < self._name, judged_by > self._name),
-                *((BatchClipRow.batch_id == batch_id,) if batch_id else ()),
-            )
+            .where(BatchClipRow.state == ClipState.DONE)
             .limit(limit)
         )
-        return sorted(connection.execute(query), key=lambda row: (row.batch_id, row.clip_id))
+        if batch_id is not None:
+            query = query.where(BatchClipRow.batch_id == batch_id)
+        judged_by, rows = BatchClipRow.judged_by, list[Any]()
+        # One by one an index finds them; what is not equal to a name it does not.
+        for others in (judged_by.is_(None), judged_by < self._name, judged_by > self._name):
+            rows += [] if len(rows) >= limit else connection.execute(query.where(others)).all()
+        return sorted(rows[:limit], key=lambda row: (row.batch_id, row.clip_id))
 
     def _judge(self, connection: Connection, batch_id: str | None) -> int:
         """How many clips were judged: a chunk, or what was left."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Connection, FromClause, Select, delete, func, or_, select, text, true, union_all
 
 from magi2.catalog.engine import Database
-from magi2.catalog.kept import KEPT, LANES, Kept, Place, add_to_totals, as_text, count_batch, lane_of, lock_lanes
+from magi2.catalog.kept import KEPT_TABLES, LANES, Kept, Place, add_to_totals, as_text, count_batch, lane_of, lock_lanes
 from magi2.catalog.tables import BatchRow, ShardClipsRow, ShardRunsRow
 
 _NEAR_S = 0.001
@@ -62,7 +62,7 @@ def _recount(connection: Connection, batch_id: str) -> None:
 
 def _recount_totals(connection: Connection) -> None:
     lock_lanes(connection, range(LANES))
-    for kept in KEPT:
+    for kept in KEPT_TABLES:
         connection.execute(delete(kept.totals))
         connection.execute(as_text(add_to_totals(connection.dialect.name, kept, true(), 1), connection.dialect.name))
 
@@ -70,7 +70,7 @@ def _recount_totals(connection: Connection) -> None:
 def _wrong_counts(connection: Connection, batch_id: str) -> int:
     return sum(
         connection.scalar(as_text(_difference(kept), connection.dialect.name), {"batch_id": batch_id}) or 0
-        for kept in KEPT
+        for kept in KEPT_TABLES
     )
 
 
@@ -83,7 +83,7 @@ def _difference(kept: Kept) -> Select[int]:
 
 
 def _wrong_totals(connection: Connection) -> int:
-    return sum(connection.scalar(_total_difference(kept)) or 0 for kept in KEPT)
+    return sum(connection.scalar(_total_difference(kept)) or 0 for kept in KEPT_TABLES)
 
 
 def _total_difference(kept: Kept) -> Select[int]:

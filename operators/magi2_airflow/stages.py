@@ -71,11 +71,11 @@ class MuxOperator(StageOperator):
 
     def work(self, context: Context) -> dict[str, Any]:
         result, ti = super().work(context), context["ti"]
-        idle = [] if self.has_target or not self.has_dag() else self.downstream_list
-        skipped = [(task.task_id, ti.map_index) for task in idle if isinstance(task, DeliverOperator)]
+        followers = self.downstream_list if self.downstream_task_ids and not self.has_target else []
+        skipped = [(task.task_id, ti.map_index) for task in followers if isinstance(task, DeliverOperator)]
         if skipped:
             ti.xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)
-            raise DownstreamTasksSkipped(tasks=skipped)
+            raise DownstreamTasksSkipped(tasks=skipped)  # type: ignore[no-untyped-call]
         return result
 
 

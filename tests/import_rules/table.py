@@ -78,6 +78,11 @@ TABLE = [
     Row("magi2_airflow.mount magi2_airflow.places"),
     # Around the product: benchmarks, the demonstration, and the world that its checkpoint and its judge know.
     Row(
+        "benchmarks.long_histories",
+        "artifacts catalog config quality report types",
+        "alembic benchmarks sqlalchemy",
+    ),
+    Row(
         "benchmarks",
         "acceptance artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models "
         "parallel platform prompts recipes report runtime sampling stages types",
