@@ -66,6 +66,9 @@ def rehearse(settings: Settings) -> Iterator[Found]:
     _require_airflow(settings)
     profile = _rehearsed_profile(settings)
     api = AirflowApi.of(settings)
+    dag = api.find(f"/api/v2/dags/{DAG_ID}")
+    if dag is None or dag["is_paused"]:
+        raise NotRunError(f"{DAG_ID} is {'paused' if dag else 'not there'}: its runs would wait for ever")
     rows = [{"name": f"accept_{number}", "prompt": text, "seed": number} for number, text in enumerate(_PROMPTS, 1)]
     started = time.monotonic()
     run_id = start_run(settings, DAG_ID, {"rows": json.dumps(rows), "name": "accept", "profile": profile})
