@@ -118,7 +118,8 @@ class RowReader:
             if digest not in self.profiles and len(self.profiles) == MAX_PROFILES:
                 message = f"the rows before have {MAX_PROFILES} different settings, as many as a batch may"
                 raise InputError(message, hint="split the batch")
-            self._resolved[known] = self.profiles.setdefault(digest, profile), digest
+            self.profiles.setdefault(digest, profile)
+            self._resolved[known] = profile, digest  # of one digest, yet perhaps with other targets
         return self._resolved[known]
 
     def _figures(self, prompt: str, argument: object, profile: Profile) -> tuple[FigureImage, ...]:

@@ -17,7 +17,7 @@ from magi2.checkpoints.whole import require_whole
 from magi2.config.load import load_negative_prompt
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
-from magi2.errors import ConfigError, InputError, PromptTooLongError
+from magi2.errors import ConfigError, Magi2Error, PromptTooLongError
 from magi2.models.text_encoder.tokenizer import load_prompt_tokenizer, require_at_most
 from magi2.parallel.layout import ParallelLayout
 from magi2.prompts.compact import compact_prompt
@@ -97,6 +97,8 @@ PROFILE_CHECKS: tuple[Callable[[Profile, Sequence[Clip], Site], None], ...] = (
     _endpoint_is_set,
     _negative_prompt_is_read_whole,
 )
+ROW_CHECKS = (_sizes_go_together, _negative_prompt_is_read_whole)
+"""Those of them that a row's own settings may fail, which then is its fault alone."""
 
 
 class ClipCheck:
@@ -110,6 +112,7 @@ class ClipCheck:
         self._profile_of = lru_cache(profile_of)
         site.weights.require(["text_encoder"])
         self._tokens = lru_cache(maxsize=1024)(site.tokens())
+        self._faults: dict[str, Magi2Error | None] = {}
 
     def __call__(self, clip: Clip) -> None:
         for check in CLIP_CHECKS:
@@ -124,13 +127,20 @@ class ClipCheck:
         if caption is not None and profile.text.on_overflow == "refuse":
             require_at_most(self._tokens(encoder_text(clip, caption)), profile.text.max_tokens)
 
-    def negative_is_read_whole(self, clip: Clip, profile: Profile) -> None:
-        """Raises PromptTooLongError for a negative prompt that a row gives; a profile's own is everybody's."""
-        if "text.negative_text" in profile.changed and profile.text.on_overflow == "refuse":
-            try:
-                require_at_most(self._tokens(compact_prompt(profile.text.negative_text or "")), profile.text.max_tokens)
-            except PromptTooLongError as error:
-                raise InputError(f"negative {error}") from None
+    def settings_go_together(self, clip: Clip, profile: Profile) -> None:
+        """Raises what `ROW_CHECKS` find in a profile that its row changed, looked at once."""
+        if profile.changed and clip.profile_digest not in self._faults:
+            self._faults[clip.profile_digest] = self._fault_of(profile)
+        if fault := self._faults.get(clip.profile_digest):
+            raise fault
+
+    def _fault_of(self, profile: Profile) -> Magi2Error | None:
+        try:
+            for check in ROW_CHECKS:
+                check(profile, (), self._site)
+        except Magi2Error as error:
+            return error
+        return None
 
     def _foreseen(self, clip: Clip, profile: Profile) -> str | None:
         caption = foreseen(
@@ -145,5 +155,5 @@ class ClipCheck:
 
 CLIP_CHECKS: tuple[Callable[[ClipCheck, Clip, Profile], None], ...] = (
     ClipCheck.is_read_whole,
-    ClipCheck.negative_is_read_whole,
+    ClipCheck.settings_go_together,
 )

@@ -24,7 +24,7 @@ KITE = {"prompt": "a kite", "name": "kite"}
 
 
 def plan_of(
-    checkpoint: Path, folder: Path, *rows: dict[str, Any], spread: Spread = NO_SPREAD, **options: Any
+    checkpoint: Path, folder: Path, *rows: dict[str, Any], spread: Spread = NO_SPREAD, overrides: tuple[str, ...] = ()
 ) -> BatchPlan:
     file = folder / "night.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -33,7 +33,8 @@ def plan_of(
         settings=Settings(ckpt_root=checkpoint),
         store=LocalStore(folder / "store"),
         profile="tiny",
-        options=BatchOptions(**options),
+        overrides=overrides,
+        options=BatchOptions(),
         spread=spread,
     )
 
@@ -95,5 +96,14 @@ def test_forty_rows_with_settings_of_their_own_are_planned_and_run_again_under_t
 
 def test_a_negative_prompt_of_too_many_tokens_is_its_rows_fault(tiny_checkpoint: Path, tmp_path: Path) -> None:
     long = {**KITE, "negative_prompt": "fog " * (MAX_PROMPT_CHARS // 4 - 1)}
-    with pytest.raises(InputError, match=r"line 2: negative prompt: .* tokens, limit 7,000"):
+    with pytest.raises(
+        InputError, match=r"1 bad rows.*\n  line 2: profile tiny \+ .* its negative prompt: .* tokens, limit 7,000"
+    ):
         plan_of(tiny_checkpoint, tmp_path, KITE, long)
+
+
+def test_sizes_that_a_rows_fit_does_not_reach_are_its_fault_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    covered = ("delivery.size=[128, 128]", "delivery.fit=cover")
+    assert plan_of(tiny_checkpoint, tmp_path, KITE, overrides=covered).clips == 1
+    with pytest.raises(InputError, match=r"1 bad rows.*\n  line 2: .*stretch"):
+        plan_of(tiny_checkpoint, tmp_path, KITE, {**KITE, "delivery.fit": "scale"}, overrides=covered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from magi2.batches.placing import Placing
 from magi2.batches.rows import ROW_COLUMNS, Row
 from magi2.batches.spread import NO_SPREAD, Spread
 from magi2.config.load import load_negative_prompt, load_profile
+from magi2.config.profile import Profile
 from magi2.config.profiles import Profiles
 from magi2.errors import InputError
 from magi2.inputs.limits import MAX_PROFILES, MAX_ROWS
@@ -200,3 +202,12 @@ def test_the_table_in_the_docs_has_every_column_of_a_row_and_no_other() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rows.md").read_text(encoding="utf-8")
     table = page.partition("## A row's own columns")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `([a-z_]+)` \|", table, re.MULTILINE) == list(ROW_COLUMNS)
+
+
+def test_profiles_of_one_digest_keep_their_own_targets() -> None:
+    def placed(name: str | None) -> Profile:
+        return TINY.model_copy(update={"name": name, "delivery": replace(TINY.delivery, target=name)})
+
+    rows = [Row(1, {"prompt": "a kite", "profile": "films"}), Row(2, {"prompt": "a dune", "profile": "rushes"})]
+    batch = make_batch(rows, placed, folder=Path(), placing=Placing(require=lambda name: name))  # type: ignore[arg-type]
+    assert [clip.deliveries[0].target for clip in batch.clips] == ["films", "rushes"]
