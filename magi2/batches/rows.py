@@ -59,12 +59,13 @@ class Row:
 def unknown_column(name: str) -> tuple[str, str]:
     """Why rows have no column of this name, and a hint that names the nearest of those that they have."""
     inside = [column for column in ALL_COLUMNS if column.startswith(f"{name}.")]
+    ending = [column for column in ALL_COLUMNS if column.endswith(f".{name}")]
     if inside:
         hint = f"rows set {', '.join(inside[:_HINTED])}{' and more' * (len(inside) > _HINTED)}"
-    elif "." in name:
-        hint = nearest(name, settings_of_rows())
+    elif ending:
+        hint = f"did you mean {' or '.join(map(repr, ending[:_HINTED]))}?"
     else:
-        hint = nearest(name, ROW_COLUMNS)
+        hint = nearest(name, [column for column in ALL_COLUMNS if "." in column] if "." in name else ROW_COLUMNS)
     if name in keys_of_profiles():
         return f"column {quoted(name)}: no row sets that, its profile does", hint
     return f"unknown column {quoted(name)}", hint

@@ -100,6 +100,8 @@ def test_places_and_expectations_by_dotted_key_are_the_rows_own() -> None:
     [
         ({"preview.step": 4}, r"unknown column 'preview.step' \(did you mean 'preview.steps'\?\)"),
         ({"preview": {"stps": 4}}, r"unknown column 'preview.stps' \(did you mean 'preview.steps'\?\)"),
+        ({"steps": 4}, r"unknown column 'steps' \(did you mean 'preview.steps' or 'refiner.steps'\?\)"),
+        ({"delivery.targt": "a"}, r"unknown column 'delivery.targt' \(did you mean 'delivery.target'\?\)"),
         ({"preview": 4}, r"column 'preview': no row sets that, its profile does \(rows set preview.steps"),
         ({"preview.width": 64}, "column 'preview.width': no row sets that, its profile does"),
         ({"text.negative_prompt": "/etc/passwd"}, "column 'text.negative_prompt': no row sets that"),
