@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser.browser_page import Page
+from tests.browser.browser_page import PHONE, Page
 from tests.browser.browser_site import LIVE, LIVE_RUN, BrowserSite
 
 
@@ -101,14 +101,16 @@ def test_rights_lost_meanwhile_are_said_in_the_dialog(page: Page, site: BrowserS
 
 def test_a_batch_is_started_from_pasted_rows_after_a_look_at_them(page: Page, site: BrowserSite) -> None:
     before = len(site.runs())
+    page.enter("ann", size=PHONE)
     page.visit()
     page.click("header button", "Start a batch")
     page.find("dialog textarea").send_keys("prompt,seed\na kite,1\na boat")
     page.click("dialog button", "Look at the rows")
     page.until(lambda _: "2 rows, of which 1 cannot be rendered" in page.find("dialog .looked").text, "the count")
     assert len(site.runs()) == before
-    page.run("document.querySelector('dialog textarea').focus()")
-    page.press(Keys.CONTROL, "a")
+    dialog = "document.querySelector('dialog')"
+    assert page.run(f"return {dialog}.scrollWidth <= {dialog}.clientWidth && {dialog}.clientWidth <= innerWidth")
+    page.find("dialog textarea").send_keys(Keys.CONTROL, "a")
     page.find("dialog textarea").send_keys("prompt,seed\na kite,1")
     page.click("dialog button", "Start the run")
     assert "Run started." in page.find(".notice").text

@@ -46,11 +46,15 @@ class RerunRequest(ActionRequest):
 
 
 class StartRequest(ActionRequest):
-    """Rows as text (CSV with a header, JSON a line, a JSON array), the profile of those that name none, and a name."""
+    """Rows as text (CSV with a header, JSON a line, a JSON array), the profile of those that name none, and a name.
+
+    With `matrix` the braces in prompts are choices, of rows that do not say whether they are.
+    """
 
     rows: Annotated[str, Field(min_length=1, max_length=MAX_INLINE_BYTES)]
     profile: Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)] = ""
+    matrix: bool = False
 
 
 class CancelRequest(ActionRequest):

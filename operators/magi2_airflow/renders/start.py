@@ -15,6 +15,7 @@ from magi2.batches.intake import plan_location
 from magi2.batches.plan import BatchOptions
 from magi2.batches.rerun import DAG_ID
 from magi2.batches.rows import Row
+from magi2.batches.spread import Spread
 from magi2.checkpoints.fit import usual_profile
 from magi2.config.load import profile_names
 from magi2.errors import InputError
@@ -53,7 +54,7 @@ def look(site: Site, body: StartRequest) -> Looked:
 async def start(site: Site, user: GetUserDep, airflow: AsCaller, body: StartRequest) -> Started:
     """Start a run of our DAG with the rows."""
     _rows(site, body)
-    conf = {"rows": body.rows, "profile": body.profile, "name": body.name or None}
+    conf = {"rows": body.rows, "profile": body.profile, "name": body.name or None, "matrix": body.matrix}
     run_id = await airflow.trigger(DAG_ID, conf, f"started on the page by {user.get_name()}")
     return Started(run_id=run_id, run_path=run_path(DAG_ID, run_id))
 
@@ -80,6 +81,7 @@ def _planned(site: PageDeployment, body: StartRequest, rows: int) -> Looked:
                 name=body.name or None,
                 roots=deployment_roots(site.settings, kept=Path(kept), has_file=False),
                 options=BatchOptions(on_bad_rows="skip"),
+                spread=Spread(matrix=body.matrix),
             )
         except InputError as error:
             raise HTTPException(400, str(error)) from error

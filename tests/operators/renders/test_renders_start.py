@@ -55,14 +55,17 @@ def test_where_the_weights_are_clips_cost_and_equal_rows_are_told(
     assert "is a relative path" in looked["bad"][0]["reason"]
     assert looked["first"] == [{"text": "a kite (tiny, seed 1)"}] and len(looked["plan"]["equal"]) == 1
     assert looked["plan"]["unmeasured_stages"]
+    asked = {"rows": '{"prompt": "a {red|blue} kite"}', "profile": "tiny"}
+    clips = [user.post("/api/start/look", json={**asked, "matrix": each}).json()["plan"]["clips"] for each in (0, 1)]
+    assert clips == [1, 2]
 
 
 def test_the_run_is_given_the_rows_as_they_are(user: TestClient, airflow: FakeAirflow) -> None:
-    answer = user.post("/api/start", json={"rows": ROWS, "profile": "demo", "name": "evening"})
+    answer = user.post("/api/start", json={"rows": ROWS, "profile": "demo", "name": "evening", "matrix": True})
     assert answer.json()["run_path"].endswith("manual__new%2Brun")
     ((method, path, sent, _),) = airflow.asked
     assert (method, path) == ("POST", TRIGGER)
-    assert sent["conf"] == {"rows": ROWS, "profile": "demo", "name": "evening"}
+    assert sent["conf"] == {"rows": ROWS, "profile": "demo", "name": "evening", "matrix": True}
 
 
 @pytest.mark.parametrize(

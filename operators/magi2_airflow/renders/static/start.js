@@ -13,8 +13,9 @@ export function StartBatch() {
   const [rows, setRows] = useState("");
   const [name, setName] = useState("");
   const [chosen, setChosen] = useState(null);
+  const [matrix, setMatrix] = useState(false);
   const form = useServer("start");
-  const body = { rows, name, profile: chosen ?? form.data?.profile ?? "" };
+  const body = { rows, name, matrix, profile: chosen ?? form.data?.profile ?? "" };
   const upload = (text, stem) => {
     setRows(text);
     if (!name) setName(stem);
@@ -50,6 +51,15 @@ export function StartBatch() {
         label: "Name of the batch",
         field: { maxLength: 200, placeholder: "rows", value: name, onChange: (event) => setName(event.target.value) },
       }),
+      h("label", { key: "matrix" }, [
+        h("input", {
+          key: "box",
+          type: "checkbox",
+          checked: matrix,
+          onChange: (event) => setMatrix(event.target.checked),
+        }),
+        " Braces in prompts are choices: {dusk|dawn} is a clip for each",
+      ]),
       h(Look, { key: JSON.stringify(body), body }),
     ]),
   );
