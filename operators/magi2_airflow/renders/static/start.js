@@ -138,7 +138,8 @@ function Looked({ looked }) {
 function wouldDo(plan) {
   const parts = [`${plural(plan.clips, "clip")}, ${plan.finished} finished already`];
   parts.push(`about ${acceleratorTime(plan.accelerator_seconds)} of accelerators`);
-  if (plan.unmeasured_stages.length) parts.push(`not counting ${plan.unmeasured_stages.join(", ")}, never measured here`);
+  const unknown = plan.unmeasured_stages.join(", ");
+  if (unknown) parts.push(`not counting ${unknown}, never measured here`);
   const cost = money(plan.cost, plan.currency);
   if (cost) parts.push(`about ${cost}`);
   return `${parts.join(", ")}.`;
