@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from statistics import median
+from typing import Any
 
 from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
@@ -53,7 +54,8 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
 def _alike(recent: Sequence[Manifest], stage: StageName, plan: BatchPlan, profile: Profile) -> list[Manifest]:
     """The samples to go by: the profile's own, else those of the plan's other profiles, else of the same network."""
     names = {each.name for each in plan.profiles.values()}
-    networks = {StageName.PREVIEW: profile.architectures.preview, StageName.REFINE: profile.architectures.refiner}
+    shapes = profile.architectures
+    networks: dict[StageName, Any] = {StageName.PREVIEW: shapes.preview, StageName.REFINE: shapes.refiner}
     network = json.loads(json.dumps(asdict(networks[stage]))) if stage in networks else None
     for wanted in ({profile.name}, names):
         if found := [manifest for manifest in recent if manifest.report.get("profile") in wanted]:
@@ -84,10 +86,10 @@ def _pixels(stage: StageName, profile: Profile) -> int:
 
 def _sample_pixels(manifest: Manifest) -> int | None:
     """Pixels of a frame of what was made; None where its recipe does not say."""
-    config = manifest.recipe.config
-    if manifest.stage not in (StageName.PREVIEW, StageName.REFINE) or "width" not in config:
+    sides = [manifest.recipe.config.get(name) for name in ("width", "height")]
+    if manifest.stage not in (StageName.PREVIEW, StageName.REFINE):
         return None
-    return int(config["width"]) * int(config["height"])  # type: ignore[call-overload]
+    return prod(sides) if all(isinstance(side, int) for side in sides) else None  # type: ignore[arg-type]
 
 
 def _evaluations(manifest: Manifest) -> int | None:

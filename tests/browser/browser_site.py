@@ -6,15 +6,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from PIL import Image
+
 from magi2.artifacts import ArtifactStore, open_store
 from magi2.catalog import BatchState, Catalog, ClipState, NewBatch, PlannedClip, catalog_url, open_catalog
 from magi2.catalog.clips import ClipQuery
+from magi2.catalog.records import now
+from magi2.catalog.shards import ShardPosition
 from magi2.config.settings import Settings
+from magi2.stages.snapshots import picture_name
 from magi2.types import Clip, StageName
 from tests.browser.browser_batch import render_batch, write_rows
 from tests.real_servers import S3Server
@@ -23,7 +29,7 @@ from tools.local_airflow import LocalAirflow
 DAG_ID = "magi2_render_batch"
 PASSWORDS = {"ann": "ann's word", "vic": "vic's word"}
 NIGHT_RUN, LIVE_RUN = "manual__night", "manual__live"
-LIVE, WATCHED, MANY = "1" * 16, "2" * 16, "5" * 16
+LIVE, WATCHED, TAKES, MANY = "1" * 16, "2" * 16, "4" * 16, "5" * 16
 MANY_CLIPS = 5000
 PROFILE = "0" * 64
 HIDDEN_HOST = "localhost"
@@ -139,6 +145,28 @@ class BrowserSite:
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.RUNNING)
         failure: dict[str, Any] = {"failed_stage": StageName.PREVIEW, "reason": "not enough memory"}
         self.catalog.clips.mark(WATCHED, [clip_id], ClipState.FAILED, **failure)
+
+    def work_on_a_watched_clip(self, *, step: int, is_shown: bool = True) -> None:
+        """What the preview stage enters at a step of a clip of the watched batch, and its picture."""
+        clip_id, attempt = clip(1).clip_id, {"attempt": 1, "shard": 0}
+        if step == 10:
+            self.catalog.runs.start(WATCHED, StageName.PREVIEW, [clip_id], host="node1", **attempt)  # type: ignore[arg-type]
+        where: dict[str, Any] = {**attempt, "stage": StageName.PREVIEW, "clip_id": clip_id, "steps_per_second": 1.0}
+        self.catalog.shards.at_step(WATCHED, ShardPosition(**where, step=step, steps=20, at=now()))
+        if is_shown:
+            content = BytesIO()
+            Image.new("RGB", (64, 32), "red").save(content, format="WEBP")
+            self.store.put_document(picture_name(clip_id), content.getvalue())
+        else:
+            self.store.remove_document(picture_name(clip_id))
+
+    def enter_takes(self) -> tuple[str, ...]:
+        """A batch of two clips of one name; their ids."""
+        clips = [Clip("of the same name", seed, "tiny", PROFILE, names=("take",)) for seed in (1, 2)]
+        batch = NewBatch(batch_id=TAKES, name="takes", source="x.jsonl", clips_total=2)
+        self.catalog.batches.create(batch, {PROFILE: {"refiner": None}})
+        self.catalog.clips.add(TAKES, [PlannedClip(each, 0) for each in clips])
+        return tuple(each.clip_id for each in clips)
 
 
 def hidden_from_browsers(endpoint: str) -> str:

@@ -21,7 +21,8 @@ def test_hostile_text_is_shown_and_does_nothing(page: Page, site: BrowserSite) -
     page.visit(batch=site.night)
     page.until_cards(4)
     hostile = page.find('.card-link[aria-label*="bold"]')
-    assert "<b>bold</b>" in hostile.text and "<img src=x" in hostile.text
+    card = hostile.find_element("xpath", "./ancestor::li").text
+    assert "<b>bold</b>" in card and "<img src=x" in card
     hostile.click()
     page.find("h1")
     assert page.find(".origin .said").text == MARKUP

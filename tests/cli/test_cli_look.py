@@ -79,7 +79,8 @@ def test_targets_are_looked_at_where_there_are_any(
 @pytest.mark.slow
 def test_profile_that_nobody_names_is_one_that_the_weights_fit(magi2: Magi2) -> None:
     findings = findings_of(magi2("doctor", "--json"))
-    assert findings["profile"][1].startswith("tiny") and findings["weights"][1].endswith("for tiny, tiny-portrait, tiny-preview")
+    assert findings["profile"][1].startswith("tiny")
+    assert findings["weights"][1].endswith("for tiny, tiny-portrait, tiny-preview")
     asked = findings_of(magi2("doctor", "--profile", "1080p", "--json"))
     assert asked["weights"][0] is False and "take --profile tiny" in asked["weights"][1]
 

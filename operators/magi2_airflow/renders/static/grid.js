@@ -96,8 +96,8 @@ function Card({ clip, index, route, pick, isPicked }) {
     "li",
     { className: "card", "data-picked": isPicked || undefined },
     h(
-      Go,
-      { route, changes: { clip: clip.clip_id }, className: "card-link", "data-index": index, "aria-label": label },
+      "span",
+      { className: "face" },
       h(
         "span",
         { className: "frame" },
@@ -105,7 +105,17 @@ function Card({ clip, index, route, pick, isPicked }) {
         h(Badge, { state: clip.state }),
         clip.flags.length > 0 && h(Badge, { state: "flagged" }),
       ),
-      h("span", { className: "one-line strong" }, h(ClipName, { clip })),
+      h(
+        Go,
+        {
+          route,
+          changes: { clip: clip.clip_id },
+          className: "card-link one-line strong",
+          "data-index": index,
+          "aria-label": label,
+        },
+        h(ClipName, { clip }),
+      ),
       h(Said, { text: clip.reason ?? clip.prompt, className: clip.reason ? "two-lines bad" : "two-lines quiet" }),
       h("span", { className: "one-line quiet small" }, h(Said, { text: clip.profile }), ` · seed ${clip.seed}`),
     ),
