@@ -71,7 +71,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             url = asked.server or make_url(f"sqlite:///{scratch}/store/catalog.sqlite")
             (Path(scratch) / "store").mkdir()
-            history = History(asked.clips // share, max(asked.batches // share, 2), asked.largest // share)
+            past = (asked.clips - asked.largest) // share
+            history = History(past + asked.largest, max(asked.batches // share, 2), asked.largest)
             found[name] = measure(Path(scratch), url, history, asked if share == 1 else None)
     kind = "postgresql" if asked.server else "sqlite"
     options = f"--clips {asked.clips} --batches {asked.batches} --largest {asked.largest}"
