@@ -1,4 +1,4 @@
-"""What the store has of a clip: the one place that planning, reusing and rendering ask; torch-free."""
+"""What the store has of a clip: the one place that reusing and rendering ask; planning asks `many`; torch-free."""
 
 from __future__ import annotations
 
