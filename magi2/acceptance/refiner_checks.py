@@ -35,7 +35,7 @@ REFINED_TOKENS = math.prod(DELIVERED_LATENTS) + TEXT_ROWS
 def make_refiner(device: torch.device, config: RefinerConfig) -> RefinerModel:
     """A refiner with random weights that keep activations near one."""
     with torch.device(device):
-        model = RefinerModel(config)
+        model = RefinerModel(config).to(device)  # its rotary bands are made on the CPU wherever the rest is
     for parameter in model.parameters():
         parameter.requires_grad_(False).normal_(std=parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)
     use_fast_ops(model)

@@ -115,6 +115,11 @@ class Denoised:
         """SHA-256 of all latents."""
         return digest_of(self.latents)
 
+    def distance(self, other: Denoised) -> tuple[float, float]:
+        """Which share of the values differs from another's, and the largest difference."""
+        ours, theirs = (torch.cat([part.flatten() for part in each.latents]) for each in (self, other))
+        return float((ours != theirs).float().mean()), float((ours - theirs).abs().max())
+
     @property
     def is_finite(self) -> bool:
         """Whether every value is."""

@@ -30,9 +30,9 @@ from magi2.deployment import Deployment
 from magi2.errors import PausedError
 from magi2.jobs.by_hand import COMMAND_LINE, Asked, BatchByHand, batch_by_hand, batch_lock
 from magi2.jobs.deliver import deliver_clips
-from magi2.jobs.launch import launch, stage_result
+from magi2.jobs.launch import launch
 from magi2.jobs.recorder import CatalogRecorder
-from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job
+from magi2.jobs.run import Compute, OnEvent, StageWork, run_stage_job, stage_result
 from magi2.parallel.layout import ParallelLayout
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.lookup import StoredClip

@@ -137,8 +137,10 @@ def _steps(
     floors = {each.num_layers: _floor(each, size, limits, site) for each in (model.config, whole)}
     yield from figures(found, model.config, whole, floors)
     if first.digest != second.digest:
-        yield Difference(f"{name}: the same noise gave other bits the second time")
-    if not second.is_finite:
+        share, distance = first.distance(second)
+        others = f"{share:.2%} of the values differ, by at most {distance:.3g}"
+        yield Difference(f"{name}: the same noise gave other bits the second time: {others}")
+    if not (first.is_finite and second.is_finite):
         yield Difference(f"{name}: latents are not finite")
 
 

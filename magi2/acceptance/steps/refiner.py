@@ -65,7 +65,7 @@ def random_refiner(site: Site, config: RefinerConfig) -> Refiner:
     """A refiner whose weights, equal on all ranks, keep activations near one; with kernels where there are some."""
     torch.manual_seed(1)
     with torch.device(site.device):  # not on meta: its tables are no parameters
-        model = RefinerModel(config, compute_dtype=site.dtype)
+        model = RefinerModel(config, compute_dtype=site.dtype).to(site.device)  # the rotary bands, made on the CPU
     for parameter in model.parameters():
         parameter.requires_grad_(False).normal_(std=parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)
     if site.accelerator.triton:
