@@ -19,7 +19,8 @@ def test_served(): ...
 def test_both(): ...
 
 @pytest.mark.parametrize("marker", [
-    pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("slow", "ranks", "processes", "demo_world")
+    pytest.param(name, marks=getattr(pytest.mark, name))
+    for name in ("slow", "ranks", "processes", "demo_world", "faults")
 ])
 def test_marked(marker): ...
 
@@ -39,9 +40,9 @@ def test_fast_tests_come_first_and_airflow_and_servers_last(pytester: pytest.Pyt
     pytester.makepyfile(test_zone=MARKED)
     result = pytester.runpytest_inprocess("-p", "tests.tiers", "--collect-only", "-q")
     names = [line.partition("::test_")[2] for line in result.outlines if "::test_" in line]
-    slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world")]
+    slow = [f"marked[{name}]" for name in ("slow", "ranks", "processes", "demo_world", "faults")]
     assert names == ["plain", *slow, "airflow", "browser", "served", "both"]
-    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=6)
+    pytester.runpytest_inprocess("-p", "tests.tiers", "-m", "fast").assert_outcomes(passed=1, deselected=7)
 
 
 def test_folders_without_fast_tests_are_not_imported_for_these(pytester: pytest.Pytester) -> None:

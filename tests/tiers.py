@@ -12,7 +12,7 @@ import pytest
 
 TIERS = {
     "fast": (),
-    "slow": ("slow", "ranks", "processes", "demo_world", "gpu"),
+    "slow": ("slow", "ranks", "processes", "demo_world", "gpu", "faults"),
     "airflow": ("airflow",),
     "servers": ("servers", "browser", "deployment"),
 }

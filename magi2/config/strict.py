@@ -15,6 +15,8 @@ from magi2.errors import ConfigError
 from magi2.inputs.text import quoted, shown
 
 T = TypeVar("T")
+_LISTED = 20
+"""Keys that a hint lists at most."""
 
 
 def validate(kind: type[T], data: object, place: str) -> T:
@@ -32,9 +34,12 @@ def validate(kind: type[T], data: object, place: str) -> T:
 
 
 def nearest(key: str, valid: Collection[str]) -> str:
-    """A phrase that names the valid key closest to `key`, or lists them all when none is close."""
+    """A phrase that names the valid key closest to `key`, or lists them when none is close, as many as one reads."""
     close = difflib.get_close_matches(shown(key), list(valid), n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(sorted(valid))}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(valid) - _LISTED} more" if len(valid) > _LISTED else ""
+    return f"valid: {', '.join(sorted(valid)[:_LISTED])}{more}"
 
 
 def _refuse_unknown_keys(kind: object, data: object, place: str, prefix: str) -> None:

@@ -12,7 +12,7 @@ from magi2.artifacts.address import S3Place
 from magi2.artifacts.s3_input import S3Input
 from magi2.errors import AwayError, InfrastructureError, Magi2Error, SourceError
 from magi2.inputs.refusals import AbsentError, UnreadableError
-from tests.artifacts.test_s3_answers import HTML, PAGE, SLOW, XML, server
+from tests.artifacts.s3_answers import HTML, PAGE, SLOW, XML, server
 
 PLAIN = "text/plain"
 SECRET = "hunter2-of-the-key"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from magi2.artifacts.local import LocalStore
@@ -31,3 +32,10 @@ def render(store: LocalStore, clip: str, stages: tuple[StageName, ...] = CHAIN) 
 
 def later(days: float) -> datetime:
     return datetime.now(UTC) + timedelta(days=days)
+
+
+def record(store: LocalStore, batch: str, clip: str, made: dict[StageName, Manifest]) -> None:
+    for stage, manifest in made.items():
+        results = [{"clip_id": clip, "state": "made", "key": manifest.key}]
+        content = {"batch_id": batch, "shard": 0, "stage": stage.value, "attempt": 1, "results": results}
+        store.put_document(f"batches/{batch}/results/0.{stage.value}.json", json.dumps(content).encode())

@@ -9,8 +9,7 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.batches.deletion import delete_batch
 from magi2.types import StageName
-from tests.batches.stored_clips import publish, render
-from tests.batches.test_retention import record
+from tests.batches.stored_clips import publish, record, render
 
 
 @pytest.fixture

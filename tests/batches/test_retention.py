@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from magi2.artifacts.local import LocalStore
-from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.removals import read_removals
 from magi2.batches.retention import RetentionPolicy, collect_garbage, sweep_snapshots
 from magi2.errors import InputError
 from magi2.types import NEGATIVE, StageName
-from tests.batches.stored_clips import CHAIN, later, publish, render
+from tests.batches.stored_clips import CHAIN, later, publish, record, render
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
-
-
-def record(store: LocalStore, batch: str, clip: str, made: dict[StageName, Manifest]) -> None:
-    for stage, manifest in made.items():
-        results = [{"clip_id": clip, "state": "made", "key": manifest.key}]
-        content = {"batch_id": batch, "shard": 0, "stage": stage.value, "attempt": 1, "results": results}
-        store.put_document(f"batches/{batch}/results/0.{stage.value}.json", json.dumps(content).encode())
 
 
 def test_lossless_intermediates_go_a_week_after_delivery(store: LocalStore) -> None:

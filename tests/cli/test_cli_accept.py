@@ -11,8 +11,8 @@ import pytest
 from magi2.acceptance.plan import Difference, Figure, NotRunError
 from magi2.cli import accept_airflow
 from magi2.config.settings import Settings
+from tests.cli.canned_airflow import TOKEN, answering, http
 from tests.cli.cli_said import Magi2
-from tests.cli.test_cli_airflow_api import TOKEN, answering, http
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo_checkpoint"
 AT_WORK = (http(TOKEN), http(b'{"is_paused": false}'), http(TOKEN), http(b'{"dag_run_id": "manual__1"}'))

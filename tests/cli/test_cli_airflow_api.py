@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -15,33 +12,9 @@ from magi2.cli import airflow_api
 from magi2.cli.airflow_api import start_run
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error
+from tests.cli.canned_airflow import TOKEN, answering, http
 
-TOKEN = b'{"access_token": "abc"}'
 HTML = b"<html>\n<body>maintenance\n</body></html>"
-
-
-def http(content: bytes, status: str = "200 OK", *, length: int | None = None) -> bytes:
-    sent = len(content) if length is None else length
-    head = f"HTTP/1.1 {status}\r\nContent-Length: {sent}\r\nConnection: close\r\n\r\n"
-    return head.encode() + content
-
-
-@contextmanager
-def answering(answers: Sequence[bytes]) -> Iterator[str]:
-    """A server's address; its connections get these answers in turn and end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with suppress(OSError):
-                for answer in answers:
-                    client, _ = listener.accept()
-                    with client:
-                        client.recv(2**16)
-                        client.sendall(answer)
-                        client.shutdown(socket.SHUT_WR)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://ann:secret@127.0.0.1:{listener.getsockname()[1]}"
 
 
 def start(url: str) -> str:

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.cli.cli_said import called_here
-from tests.deploy.test_delivered_clips import EXAMPLES
 from tests.real_servers import READER, S3Server, seaweedfs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.deployment
 SMALL = ("preview.steps=2", "preview.width=64", "preview.height=32", "delivery.size=[256, 128]")

@@ -85,7 +85,7 @@ TABLE = [
     Row(
         "benchmarks",
         "acceptance artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models "
-        "parallel platform prompts recipes report runtime sampling stages types",
+        "parallel platform prompts recipes report runtime stages types",
         "PIL httpx minio safetensors tools torch urllib3",
         heavy=True,
     ),

@@ -7,8 +7,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 
 from magi2.batches.row_clips import MAX_PRIORITY
@@ -16,25 +14,8 @@ from magi2.catalog import Actor, BatchState, ClipState, NewBatch
 from magi2.catalog.clips import ClipQuery
 from magi2_airflow.renders.airflow_api import airflow_app
 from magi2_airflow.renders.app import app
+from tests.operators.renders.fake_airflow import TRIGGER, FakeAirflow
 from tests.operators.renders.renders_site import BATCH, OTHER, RUN, Site, client, end
-
-TRIGGER = "/api/v2/dags/magi2_render_batch/dagRuns"
-
-
-class FakeAirflow:
-    """Writes down what it is asked, and answers as it is told."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str, Any, str | None]] = []
-        self.answer: tuple[int, Any] = (200, {"dag_run_id": "manual__new+run"})
-        self.app = FastAPI()
-        self.app.add_api_route("/{path:path}", self._hear, methods=["GET", "POST", "PATCH"])
-
-    async def _hear(self, request: Request) -> JSONResponse:
-        path = request.scope["raw_path"].decode()
-        body = None if request.method == "GET" else await request.json()
-        self.asked.append((request.method, path, body, request.headers.get("authorization")))
-        return JSONResponse(self.answer[1], self.answer[0])
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from magi2.inputs.limits import MAX_INLINE_BYTES
 from magi2_airflow.renders.airflow_api import airflow_app
 from magi2_airflow.renders.app import app
+from tests.operators.renders.fake_airflow import TRIGGER, FakeAirflow
 from tests.operators.renders.renders_site import Site, client
-from tests.operators.renders.test_renders_actions import TRIGGER, FakeAirflow
 
 ROWS = "prompt,seed\na kite,1\na boat\n<b>a tree</b>,3\n"
 
