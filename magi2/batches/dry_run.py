@@ -76,10 +76,10 @@ class DryRun:
         """The same for people, what it costs last."""
         yield from (f"refused {row}" for row in self.refused)
         yield f"{self.clips} clips, {self.cached} finished already, {len(self.shards)} shards"
-        yield from self.work_lines()
+        yield from self.work_lines(with_prompts=True)
 
-    def work_lines(self) -> Iterator[str]:
-        """Those of equal rows, of the first clips, and of what is to do."""
+    def work_lines(self, *, with_prompts: bool = False) -> Iterator[str]:
+        """Those of equal rows, of the first clips, and of what is to do; a log that others read has no prompts."""
         if self.repeats:
             yield f"  {self.repeats} rows repeat the prompt, image, seed and profile of others: each is their clip"
             yield from (f"    {row}" for row in self.equal[:MOST_EQUAL])
@@ -88,7 +88,7 @@ class DryRun:
         yield from (f"  {stage:<10}{count} to do" for stage, count in self.missing.items())
         for first in self.first:
             state = "finished" if first.finished else "to render"
-            prompt = shown(" ".join(first.prompt.split()))[:PROMPT_CHARS]
+            prompt = shown(" ".join(first.prompt.split()))[:PROMPT_CHARS] if with_prompts else ""
             parts = (first.where, first.name, f"seed {first.seed}", first.profile, *first.files, state, prompt)
             yield "  " + ", ".join(filter(None, parts))
         rest = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -195,18 +195,24 @@ def _found(query: ClipQuery) -> Select[str, str]:
 
 def _is_kept(query: ClipQuery) -> bool:
     """Whether the catalog keeps how many clips meet the query."""
-    return (query.tag, query.text, query.reason, query.flag) == (None,) * 4
+    return all(getattr(query, each.name) is None for each in fields(query) if each.name not in _KEPT_COLUMNS)
 
 
 def _kept_count(query: ClipQuery) -> Select[int]:
-    columns = (
-        (ShardClipsRow.batch_id, query.batch_id),
-        (ShardClipsRow.state, query.state),
-        (ShardClipsRow.shard, query.shard),
-        (ShardClipsRow.failed_stage, query.failed_stage),
-        (ShardClipsRow.profile_name, query.profile),
+    asked = ((column, getattr(query, name)) for name, column in _KEPT_COLUMNS.items())
+    return select(func.sum(ShardClipsRow.clips)).where(
+        *(column == value for column, value in asked if value is not None)
     )
-    return select(func.sum(ShardClipsRow.clips)).where(*(c == value for c, value in columns if value is not None))
+
+
+_KEPT_COLUMNS: Mapping[str, ColumnElement[Any]] = {
+    "batch_id": ShardClipsRow.batch_id.expression,
+    "state": ShardClipsRow.state.expression,
+    "shard": ShardClipsRow.shard.expression,
+    "failed_stage": ShardClipsRow.failed_stage.expression,
+    "profile": ShardClipsRow.profile_name.expression,
+}
+"""What a query may ask of clips that are counted already."""
 
 
 def _page(connection: Connection, ids: Select[str, str], count: Select[int]) -> Page[ListedClip]:

@@ -59,6 +59,7 @@ def test_clips_are_counted_as_rows_stand_for_them_and_the_first_are_shown(
     assert [(shard.profile, shard.clips) for shard in found.shards] == [("tiny", 2), ("tiny + preview.steps=4", 2)]
     assert json.loads(json.dumps(found.to_json()))["first"][2]["prompt"] == "a red dune"
     said = "\n".join(found.lines())
+    assert not {first.prompt for first in found.first if first.prompt in "\n".join(found.work_lines())}, "for a log"
     assert "line 2, row 2-red, seed " in said and "line 3 is the clip of line 1 again" in said
 
 

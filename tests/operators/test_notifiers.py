@@ -196,8 +196,8 @@ def test_what_a_task_found_is_told(deployment: Deployment, task: Task) -> None:
 
 def test_equal_failures_that_paused_a_batch_are_told_each_time(deployment: Deployment, task: Task) -> None:
     catalog = deployment.catalog()
-    clips = [Clip(f"prompt {number}", number, "tiny", "a" * 64) for number in range(2)]
-    batch = NewBatch(batch_id="night", name="n", source="s", clips_total=2, failure_limit=9, failure_streak=2)
+    clips = [Clip(f"prompt {number}", number, "tiny", "a" * 64) for number in range(4)]
+    batch = NewBatch(batch_id="night", name="n", source="s", clips_total=4, failure_limit=9, failure_streak=2)
     catalog.batches.create(batch, {"a" * 64: {}})
     catalog.clips.add("night", [PlannedClip(clip, 0) for clip in clips])
     operator = SimpleNamespace(batch_id="night", shard=0)
@@ -206,9 +206,9 @@ def test_equal_failures_that_paused_a_batch_are_told_each_time(deployment: Deplo
         return list(FailureLimitPassed().notices(context(task, operator)))
 
     subjects = set()
-    for _ in range(2):
+    for pair in (clips[:2], clips[2:]):
         at = datetime.now(UTC)
-        runs = [failed(clip.clip_id, error_code="contract", seconds=1.0, finished_at=at) for clip in clips]
+        runs = [failed(clip.clip_id, error_code="contract", seconds=1.0, finished_at=at) for clip in pair]
         catalog.runs.finish("night", runs)
         catalog.control.pause_at_streak("night", StageName.PREVIEW)
         (notice,) = notices()

@@ -19,6 +19,7 @@ from magi2.runtime.events import Event, Resumed
 from magi2.runtime.job import StageJob
 from magi2.runtime.launcher import JobResult
 from magi2.runtime.watch import Limits
+from magi2.stages.snapshots import PICTURES, SNAPSHOTS
 from magi2.types import StageName
 from tests.render_helpers import make_clip
 from tests.runtime.ranks_shard import BATCH, SNAPSHOT_EVERY, RanksShard, make_shard
@@ -89,7 +90,8 @@ class Crew:
         return [(event.clip_id, event.done) for event in self.heard if isinstance(event, Resumed)]
 
     def snapshots(self) -> list[str]:
-        return list(LocalStore(self.shard.store).list_documents("snapshots"))
+        names = LocalStore(self.shard.store).list_documents(SNAPSHOTS)
+        return [name for name in names if not name.startswith(PICTURES)]
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_a_viewer_looks_and_does_not_touch(site: Site, method: str, path: str) -
         assert (answer.status_code, "may not" in answer.json()["detail"]) == (403, True)
     else:
         assert answer.status_code in (200, 204, 404), answer.text
-        assert answer.status_code == 200 or path.startswith(("/documents", "/api/lookup", "/images"))
+        assert answer.status_code == 200 or path.startswith(("/documents", "/api/lookup", "/images", "/pictures"))
 
 
 @pytest.mark.parametrize(("method", "path"), ALL)
