@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,7 @@ from hypothesis import settings as made_up_inputs
 
 from tests.no_device_read import NoDeviceRead
 
+gc.disable()  # until all is collected, which makes millions of objects and next to no garbage
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run in the interpreter; triton reads this when it is imported
 
@@ -35,6 +37,14 @@ made_up_inputs.register_profile("repeatable", derandomize=True, deadline=None)
 made_up_inputs.load_profile("repeatable")
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What has been imported and collected stays to the end: no search for garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
