@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from magi2.batches import batch_file
 from magi2.batches.batch_file import Batch, make_batch, read_batch, read_rows
 from magi2.batches.rows import Row
 from magi2.config.profiles import Profiles
@@ -139,17 +140,21 @@ def test_a_batch_file_has_a_size(tmp_path: Path) -> None:
         read_rows(tmp_path / "night.jsonl")
 
 
+@pytest.mark.parametrize("most", [1000, pytest.param(MAX_ROWS, marks=[pytest.mark.slow, pytest.mark.faults])])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_a_batch_has_so_many_rows_and_no_more(name: str, tmp_path: Path) -> None:
+def test_a_batch_has_so_many_rows_and_no_more(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_file, "MAX_ROWS", most)
     make = {
         "a.jsonl": lambda count: '"x"\n' * count,
         "a.json": lambda count: json.dumps(["x"] * count),
         "a.csv": lambda count: "prompt\n" + "x\n" * count,
     }[name]
-    (tmp_path / name).write_text(make(MAX_ROWS))
-    assert len(read_rows(tmp_path / name)) == MAX_ROWS
-    (tmp_path / name).write_text(make(MAX_ROWS + 1))
-    with pytest.raises(InputError, match=f"has more than {MAX_ROWS} rows"):
+    (tmp_path / name).write_text(make(most))
+    assert len(read_rows(tmp_path / name)) == most
+    (tmp_path / name).write_text(make(most + 1))
+    with pytest.raises(InputError, match=f"has more than {most} rows"):
         read_rows(tmp_path / name)
 
 
