@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,27 +221,21 @@ def test_batch_ends_when_somebody_cancels_it(groups: Groups, deployment: SampleD
     assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.CANCELLED
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from magi2.jobs.by_hand import batch_by_hand
-from magi2.runtime.job import StageJob
-from magi2.types import StageName
-from tests.jobs.job_samples import SampleDeployment
-from tests.jobs.test_by_hand import ASKED
-with batch_by_hand(ASKED, SampleDeployment(Path(sys.argv[1])), on_wait=lambda: None) as batch:
-    job = batch.next_job(0, StageName.ENHANCE)
-    batch.recorder.on_stage_start(job, [clip.clip_id for clip in ASKED.clips])
-    os.kill(os.getpid(), 9)
-"""
+def begin_and_die(folder: Path) -> None:
+    with batch_by_hand(ASKED, SampleDeployment(folder), on_wait=lambda: None) as batch:
+        job = batch.next_job(0, StageName.ENHANCE)
+        batch.recorder.on_stage_start(job, [clip.clip_id for clip in ASKED.clips])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_batch_of_a_killed_command_is_settled_by_whoever_looks_next(
     groups: Groups, deployment: SampleDeployment, tmp_path: Path
 ) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, capture_output=True, text=True)
-    assert killed.returncode == -9, killed.stderr
+    killed = multiprocessing.get_context("fork").Process(target=begin_and_die, args=(tmp_path,))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.RUNNING
     assert settle_lost(deployment) == [ASKED.batch_id]
     assert state_of(deployment.catalog, ASKED.batch_id) is BatchState.CANCELLED

@@ -81,7 +81,7 @@ def test_a_finished_clip_needs_nothing_that_retention_took(
     [
         (("delivery.crf=30",), {"mux"}),
         (("refiner.steps=2",), {"refine", "decode", "mux"}),
-        (("decode.rounding=truncate",), {"decode", "mux"}),
+        pytest.param(("decode.rounding=truncate",), {"decode", "mux"}, marks=pytest.mark.faults),
     ],
 )
 def test_a_changed_setting_makes_only_what_depends_on_it(
