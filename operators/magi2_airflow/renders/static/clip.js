@@ -1,8 +1,8 @@
 // One clip: the picture first, then what it was made from, what each stage did, and every way on from here.
 import { RerunClip } from "./actions.js";
 import { acceleratorTime, clipName, duration, flagName, money } from "./format.js";
-import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
 import { Neighbours } from "./neighbours.js";
+import { Answer, Badge, Clamped, ClipName, Facts, Heading, Json, Poster, Said, When } from "./parts.js";
 import { Quality } from "./quality.js";
 import { h, useState } from "./react.js";
 import { AirflowLink, Go } from "./route.js";
