@@ -160,6 +160,30 @@ def digest_of(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
+Wrap = Callable[[Callable[..., Any], int, str], Callable[..., Any]]
+"""Gives what is called in place of a layer's function; the layer's number and the name of the part are told."""
+
+
+@contextmanager
+def wrapped_parts(model: PreviewModel, wrap: Wrap) -> Iterator[None]:
+    """The model with its layers, and in them attention and MLP from norm to projection, called through `wrap`."""
+    wrapped = []
+    for number, layer in enumerate(model.block.layers):
+        kind = "sparse" if isinstance(layer.mlp, SparseMlp) else "dense"
+        for owner, method, part in (
+            (layer, "forward", f"{kind}_layer"),
+            (layer.attention, "from_normed", f"{kind}_attention"),
+            (layer.mlp, "from_normed", f"{kind}_mlp"),
+        ):
+            setattr(owner, method, wrap(getattr(owner, method), number, part))
+            wrapped.append((owner, method))
+    try:
+        yield
+    finally:
+        for owner, method in wrapped:
+            delattr(owner, method)  # the class's own comes to light again
+
+
 class Parts:
     """Marks around the parts of a preview's layers, while they are watched."""
 
@@ -169,21 +193,9 @@ class Parts:
     @contextmanager
     def watching(self, model: PreviewModel) -> Iterator[None]:
         """Watch layers, and in them attention and MLP, from norm to projection."""
-        device, watched = model.device, []
-        for layer in model.block.layers:
-            kind = "sparse" if isinstance(layer.mlp, SparseMlp) else "dense"
-            for owner, method, part in (
-                (layer, "forward", f"{kind}_layer"),
-                (layer.attention, "from_normed", f"{kind}_attention"),
-                (layer.mlp, "from_normed", f"{kind}_mlp"),
-            ):
-                setattr(owner, method, self._around(getattr(owner, method), part, device))
-                watched.append((owner, method))
-        try:
+        device = model.device
+        with wrapped_parts(model, lambda function, number, part: self._around(function, part, device)):
             yield
-        finally:
-            for owner, method in watched:
-                delattr(owner, method)  # the class's own comes to light again
 
     def ms(self) -> dict[str, float]:
         """Part to the median of its calls."""
@@ -203,3 +215,29 @@ class Parts:
             return result
 
         return call
+
+
+def first_difference(model: PreviewModel, size: tuple[int, int, int], **rows: int) -> str | None:
+    """The first part of a layer that gives other bits for the same noise the second time; None when all repeat."""
+    first, second = (_sums(model, size, **rows) for _ in range(2))
+    other = (place for place, total in first.items() if total != second[place])
+    return next((f"layer {number}, {part}" for number, part in other), None)
+
+
+def _sums(model: PreviewModel, size: tuple[int, int, int], **rows: int) -> dict[tuple[int, str], int]:
+    """The sum of the bits of every part's output in one forward, in the order in which they come."""
+    sums: dict[tuple[int, str], Tensor] = {}
+
+    def wrap(function: Callable[..., Any], number: int, part: str) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            result: Tensor = function(*arguments)
+            bits = result.detach().contiguous().view(torch.int32 if result.element_size() == 4 else torch.int16)
+            sums[number, part] = bits.sum(dtype=torch.int64)
+            return result
+
+        return call
+
+    with wrapped_parts(model, wrap):
+        denoise(model, size, 1, **rows)
+    return {place: int(total) for place, total in sums.items()}

@@ -15,7 +15,7 @@ from magi2.acceptance.measure import Ceilings
 from magi2.acceptance.plan import STEPS, Difference, Figure, NotRunError, Options
 from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS
 from magi2.acceptance.site import Site
-from magi2.acceptance.stack import Parts, build, denoise, stack
+from magi2.acceptance.stack import Parts, build, denoise, first_difference, stack
 from magi2.acceptance.steps import collectives, kernels, preview, refiner, store, text, weights
 from magi2.checkpoints.hollow import make_hollow
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
@@ -109,6 +109,18 @@ def test_watching_parts_leaves_the_model_as_it_was(site: Site) -> None:
     with Parts().watching(model):
         assert denoise(model, (1, 2, 2), 2, audio_rows=2, text_rows=2).digest == before
     assert not [module for module in model.modules() if {"forward", "from_normed"} & vars(module).keys()]
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_the_first_part_that_does_not_repeat_its_bits_is_named(site: Site, part: str) -> None:
+    model = build(site.ranks, site.profiles[0].architectures.preview, torch.float32)
+    rows = {"audio_rows": 2, "text_rows": 2}
+    assert first_difference(model, (1, 2, 2), **rows) is None
+    generator, owner = torch.Generator().manual_seed(0), getattr(model.block.layers[1], part)
+    calm = owner.from_normed
+    owner.from_normed = lambda *given: (out := calm(*given)) + 1e-3 * torch.randn(out.shape, generator=generator)
+    found = first_difference(model, (1, 2, 2), **rows)
+    assert found is not None and found.startswith("layer 1, ") and found.endswith(part)
 
 
 def test_weights_of_other_networks_and_damaged_ones_are_differences(site: Site, tmp_path: Path) -> None:

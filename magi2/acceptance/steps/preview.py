@@ -15,7 +15,7 @@ from magi2.acceptance.measure import GIB, Ceilings, measure_ceilings, release, s
 from magi2.acceptance.plan import Difference, Figure, Found
 from magi2.acceptance.preview_shapes import CONFIG, Clip
 from magi2.acceptance.site import Site, Size
-from magi2.acceptance.stack import FEWEST_LAYERS, Parts, build, denoise, stack, with_kernels
+from magi2.acceptance.stack import FEWEST_LAYERS, Parts, build, denoise, first_difference, stack, with_kernels
 from magi2.errors import ConfigError
 from magi2.models.preview.config import PreviewConfig
 from magi2.models.preview.footprint import check_footprint
@@ -139,7 +139,8 @@ def _steps(
     if first.digest != second.digest:
         share, distance = first.distance(second)
         others = f"{share:.2%} of the values differ, by at most {distance:.3g}"
-        yield Difference(f"{name}: the same noise gave other bits the second time: {others}")
+        where = first_difference(model, size, **rows) or "no part of a layer when each was asked once more"
+        yield Difference(f"{name}: the same noise gave other bits the second time: {others}; first in {where}")
     if not (first.is_finite and second.is_finite):
         yield Difference(f"{name}: latents are not finite")
 
