@@ -24,7 +24,7 @@ from tests.catalog.catalog_samples import PROFILES, done, enter, failed, make_ba
 pytestmark = pytest.mark.slow
 
 WRITERS = 8
-CLIPS_EACH = 25
+CLIPS_EACH = 10
 
 
 def in_processes(work: Callable[[int, Barrier], None]) -> list[int | None]:
@@ -81,7 +81,7 @@ def test_one_run_reported_by_all_at_once_is_one_row(url: URL, catalog: Catalog) 
     def report(number: int, barrier: Barrier) -> None:
         barrier.wait(30)
         own = open_catalog(url)
-        for _ in range(20):
+        for _ in range(10):
             own.runs.start("night", StageName.DECODE, [clip_id], attempt=1)
             own.runs.finish("night", [failed(clip_id, StageName.DECODE)])
 
