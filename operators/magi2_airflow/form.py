@@ -37,7 +37,8 @@ RENDER_PARAMS = {
         maxLength=MAX_INLINE_BYTES,
         maxItems=MAX_ROWS,
         title="Rows",
-        description_md='In place of a file: CSV with a header, or JSON a line, such as `{"prompt": "A quiet harbor."}`',
+        description_md='CSV with a header, or JSON a line, such as `{"prompt": "A quiet harbor."}`',
+        section="Rows in place of a file",
     ),
     "name": Param(
         None,
@@ -45,6 +46,7 @@ RENDER_PARAMS = {
         maxLength=MAX_NAME_CHARS,
         title="Name",
         description="What the batch is called; empty: as its file",
+        section="Rows in place of a file",
     ),
     "profile": Param(
         default_profile(),

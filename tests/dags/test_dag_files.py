@@ -160,4 +160,4 @@ def test_form_offers_the_profiles_and_stages(render: DAG) -> None:
 
 def test_main_fields_of_the_form_are_open_at_first(render: DAG) -> None:
     open_ = [name for name in render.params if "section" not in render.params.get_param(name).schema]
-    assert open_ == ["batch", "rows", "name", "profile", "failure_limit", "on_bad_rows"]
+    assert open_ == ["batch", "profile", "failure_limit", "on_bad_rows"]
