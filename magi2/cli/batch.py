@@ -13,7 +13,9 @@ from magi2.cli.console import AS_JSON, print_json, results
 from magi2.cli.desk import find_batch, open_desk
 from magi2.config.settings import Settings
 from magi2.errors import InputError
-from magi2.inputs.limits import MAX_TEXT_BYTES
+from magi2.inputs.files import InputRoots, text_of
+from magi2.inputs.limits import MAX_INLINE_BYTES
+from magi2.inputs.refusals import AbsentError, UnreadableError
 
 app = typer.Typer(help="Start batches and steer them, through Airflow where MAGI2_AIRFLOW_URL is set.")
 BATCH = typer.Argument(help="Id of a batch, its first characters, or its name.")
@@ -162,12 +164,10 @@ def _act(wanted: str, action: str, values: Mapping[str, Any], *, as_json: bool) 
 def _content(file: Path) -> str:
     """The text of a batch file that is sent. Raises InputError for one that is none or too long."""
     try:
-        content = file.read_bytes()
-        if len(content) > MAX_TEXT_BYTES:
-            hint = "put the file where Airflow reads inputs"
-            raise InputError(f"{file}: has {len(content):,} bytes, --rows sends {MAX_TEXT_BYTES:,} at most", hint=hint)
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror or error}") from error
-    except UnicodeDecodeError:
-        raise InputError(f"{file}: is no UTF-8", hint="save it as UTF-8") from None
+        content = InputRoots.around(file).read(file, MAX_INLINE_BYTES)
+    except AbsentError as error:
+        raise InputError(f"{file}: {error}") from None
+    except UnreadableError as error:
+        hint = f"--rows sends {MAX_INLINE_BYTES:,} at most: put a larger file where Airflow reads inputs"
+        raise InputError(f"{file}: {error}", hint=hint) from None
+    return text_of(content, str(file), in_rows=True)

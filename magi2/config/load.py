@@ -31,7 +31,8 @@ def experimental_names(configs: Path) -> list[str]:
     found = []
     for name in profile_names(configs):
         with suppress(ConfigError):
-            found += [name] if load_profile(name, configs).experimental else []
+            data = _read_extended(configs / "profiles" / f"{name}.yaml", (), InputRoots((configs,)))
+            found += [name] if data.get("experimental") is True else []
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -10,8 +9,9 @@ from math import prod
 import torch
 
 from magi2 import platform
+from magi2.acceptance.building import built
 from magi2.acceptance.floors import step_floor
-from magi2.acceptance.measure import GIB, Ceilings, measure_ceilings, release, settle
+from magi2.acceptance.measure import GIB, Ceilings, measure_ceilings, release
 from magi2.acceptance.plan import Difference, Figure, Found
 from magi2.acceptance.preview_shapes import CONFIG, Clip
 from magi2.acceptance.site import Site, Size
@@ -51,13 +51,7 @@ def run(site: Site) -> Iterator[Found]:
     limits = None if site.device.type == "cpu" else measure_ceilings(site.device)
     release()
     config = stack(whole, fitting_layers(site, whole))
-    yield Figure("layers", config.num_layers)
-    yield Figure("layers of the model", whole.num_layers)
-    started = time.monotonic()
-    model, source = _model(site, config, whole)
-    settle(site.device)
-    yield Figure("weights", source)
-    yield Figure("load", round(time.monotonic() - started, 2), "s")
+    model = yield from built(site, config.num_layers, whole.num_layers, lambda: _model(site, config, whole))
     for name, size in site.preview_sizes.items():
         yield from _steps(site, model, name, size, whole, limits)
         release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,14 +10,15 @@ import torch
 from torch import Tensor
 
 from magi2 import platform
+from magi2.acceptance.building import built
 from magi2.acceptance.measure import GIB, mark, release, settle
 from magi2.acceptance.plan import Difference, Figure, Found, NotRunError
+from magi2.acceptance.refiner_shapes import random_weights
 from magi2.acceptance.site import Site, Size
 from magi2.acceptance.stack import digest_of
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.context import Refiner
 from magi2.models.refiner.loading import load_refiner
-from magi2.models.refiner.model import RefinerModel
 from magi2.models.refiner.parallelize import ParallelRefiner
 from magi2.sampling.refine import RefinerVelocityPair
 
@@ -32,13 +32,7 @@ def run(site: Site) -> Iterator[Found]:
         raise NotRunError("none of the profiles has a refiner")
     whole = site.profiles[0].architectures.refiner
     config = fewer_layers(whole, site.options.layers)
-    yield Figure("layers", config.num_layers)
-    yield Figure("layers of the model", whole.num_layers)
-    started = time.monotonic()
-    model, source = _model(site, config, whole)
-    settle(site.device)
-    yield Figure("weights", source)
-    yield Figure("load", round(time.monotonic() - started, 2), "s")
+    model = yield from built(site, config.num_layers, whole.num_layers, lambda: _model(site, config, whole))
     for name, size in site.refined_sizes.items():
         yield from _step(site, model, config, whole, name, size)
         release()
@@ -62,18 +56,14 @@ def _model(site: Site, config: RefinerConfig, whole: RefinerConfig) -> tuple[Ref
 
 
 def random_refiner(site: Site, config: RefinerConfig) -> Refiner:
-    """A refiner whose weights, equal on all ranks, keep activations near one; with kernels where there are some."""
+    """A refiner whose weights are equal on all ranks, with kernels where there are some."""
     torch.manual_seed(1)
-    with torch.device(site.device):  # not on meta: its tables are no parameters
-        model = RefinerModel(config, compute_dtype=site.dtype).to(site.device)  # the rotary bands, made on the CPU
-    for parameter in model.parameters():
-        parameter.requires_grad_(False).normal_(std=parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1)
+    model = random_weights(site.device, config, site.dtype)
     if site.accelerator.triton:
         # Here: a CPU machine need not have Triton.
         from magi2.models.refiner.fast_ops import use_fast_ops
 
         use_fast_ops(model)
-    model.eval()
     return model if site.ranks.layout.num_ranks == 1 else ParallelRefiner(model, site.ranks)
 
 
