@@ -170,14 +170,18 @@ def store_modes() -> tuple[int, int]:
 
 
 def make_store_folder(folder: Path, *, root: Path) -> None:
-    """Make a folder and what leads to it from `root` on, closed to others; what is there already stays as it is."""
+    """Make a folder and what leads to it from `root` on, closed to others; what is there already stays as it is.
+
+    Raises: FileNotFoundError where somebody removed an empty one meanwhile; who shares the folders tries again.
+    """
     root.parent.mkdir(parents=True, exist_ok=True)
     mode, _ = store_modes()
     for place in (*(parent for parent in reversed(folder.parents) if parent.is_relative_to(root)), folder):
         try:
             place.mkdir(mode=mode)
         except FileExistsError:
-            if not place.is_dir():
+            found = place.lstat().st_mode  # one look, since it may go and come while it is looked at
+            if not (stat.S_ISDIR(found) or (stat.S_ISLNK(found) and place.is_dir())):
                 raise
             continue
         place.chmod(mode)  # whatever the umask took away

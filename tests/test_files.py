@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from magi2.artifacts.disk import link_file
 from magi2.errors import (
     CheckpointError,
     CorruptedArtifactError,
@@ -19,7 +21,14 @@ from magi2.errors import (
     Magi2Error,
     MediaError,
 )
-from magi2.files import disk_errors, error_of_a_program, machine_error, partial_file, write_durably
+from magi2.files import (
+    disk_errors,
+    error_of_a_program,
+    machine_error,
+    make_store_folder,
+    partial_file,
+    write_durably,
+)
 
 MACHINE = ["ENOSPC", "EDQUOT", "EIO", "ESTALE", "ENODEV", "ENOTCONN", "ETIMEDOUT", "EHOSTDOWN", "EMFILE", "ENFILE"]
 MACHINE += ["EFBIG", "ENOMEM", "ENOLCK", "EUCLEAN", "ECONNRESET", "ECONNREFUSED", "ENETRESET", "EAGAIN", "EKEYEXPIRED"]
@@ -185,6 +194,33 @@ def test_a_new_file_is_written_durably_once(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         write_durably(tmp_path / "a", b"other")
     assert (tmp_path / "a").read_bytes() == b"content"
+
+
+def test_a_folder_that_goes_while_it_is_looked_at_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes empty folders may do so between the two looks of somebody who makes one."""
+    source, folder, mkdir = tmp_path / "source", tmp_path / "store" / "a", Path.mkdir
+    source.write_bytes(b"content")
+    met: list[Path] = []
+
+    def meets_another(path: Path, *given: Any, **named: Any) -> None:
+        if path == folder and not met:
+            met.append(path)
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))  # which is gone by now
+        mkdir(path, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", meets_another)
+    link_file(source, folder / "target", root=tmp_path / "store")
+    assert met and (folder / "target").read_bytes() == b"content"
+
+
+def test_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("no folder")
+    (tmp_path / "b").symlink_to("nowhere")
+    for name in ("a", "b"):
+        with pytest.raises(FileExistsError):
+            make_store_folder(tmp_path / name, root=tmp_path)
 
 
 @pytest.mark.slow
