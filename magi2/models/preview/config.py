@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from magi2.errors import ConfigError
+
+Weights = Literal["bf16", "fp8_experts", "fp8"]
+"""How the large products' weights are held: as published, or e4m3 for the routed experts or for all of them."""
+BF16: Weights = "bf16"
+FP8_EXPERTS: Weights = "fp8_experts"
+FP8: Weights = "fp8"
 
 
 def _require(holds: bool, name: str, value: object, demand: str) -> None:

@@ -19,6 +19,7 @@ from magi2.kernels.limits import log_refusals
 from magi2.kernels.proof import expert_features
 from magi2.kernels.settings import expert_settings, features
 from magi2.models.preview import attention, moe
+from magi2.models.preview.config import FP8
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.kernel_fit import step_refusals
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
@@ -39,9 +40,9 @@ def use_fast_ops(model: PreviewModel) -> None:
     if "run_experts" not in refusals:
         _prove_experts(model)
     for module in model.modules():
-        if isinstance(module, MultiHeadMoe) and "run_experts" not in refusals:
+        if isinstance(module, MultiHeadMoe) and not module.is_quantised and "run_experts" not in refusals:
             interleave_experts_(module)
-        elif isinstance(module, SparseMlp):
+        elif isinstance(module, SparseMlp) and model.weights != FP8:
             fuse_linears_(module)
     model.use_ops(fast_ops(refusals))
 

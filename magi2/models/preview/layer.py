@@ -7,14 +7,16 @@ Source: MAGI-2 preview inference code.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.grouped import GroupedLinear, GroupedRMSNorm
 from magi2.models.preview.layout import ClipLayout
+from magi2.models.preview.linear import large_linear
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
 from magi2.models.preview.mlp import DenseMlp, SparseMlp
 from magi2.models.preview.ops import PreviewOps
@@ -25,18 +27,17 @@ Half = Literal["attn", "mlp"]
 class Attention(nn.Module):
     """Norm, projections, attention with sinks in packed order, one gate per head, output projection."""
 
-    def __init__(self, config: PreviewConfig, *, sets: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreviewConfig, *, sets: int, dtype: torch.dtype, weights: Weights = BF16) -> None:
         super().__init__()
         self.ops = PreviewOps()
         self.num_heads = (config.num_heads, config.num_query_groups)
         self.softcap = config.attn_softcap
         size, width = config.hidden_size, config.num_heads * config.head_dim
         self.pre_norm = GroupedRMSNorm(size, sets=sets)
-        self.linear_qkv = GroupedLinear(
-            size, width + 2 * config.num_query_groups * config.head_dim, sets=sets, dtype=dtype
-        )
+        linear = partial(large_linear, sets=sets, dtype=dtype, weights=weights)
+        self.linear_qkv = linear(size, width + 2 * config.num_query_groups * config.head_dim)
         self.linear_g = GroupedLinear(size, config.num_heads, sets=sets, dtype=dtype)
-        self.linear_proj = GroupedLinear(width, size, sets=sets, dtype=dtype)
+        self.linear_proj = linear(width, size)
         self.q_norm = GroupedRMSNorm(config.head_dim, sets=sets)
         self.k_norm = GroupedRMSNorm(config.head_dim, sets=sets)
         self.sinks = nn.Parameter(torch.zeros(config.attn_sinks.sink_token_num, config.num_heads))
@@ -61,7 +62,7 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP on the residual streams; both halves share the hyper-connection norm and nothing else."""
 
-    def __init__(self, config: PreviewConfig, index: int, *, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreviewConfig, index: int, *, dtype: torch.dtype, weights: Weights = BF16) -> None:
         super().__init__()
         self.ops = PreviewOps()
         sets, streams = config.weight_sets(index), config.mhc_config.num_stream
@@ -75,9 +76,13 @@ class Layer(nn.Module):
             phi = torch.empty(config.stream_width, 2 * streams + streams**2)
             self.register_parameter(f"mhc_phi_fused_{half}", nn.Parameter(phi))
         self.mhc_norm = GroupedRMSNorm(config.stream_width, sets=sets)
-        self.attention = Attention(config, sets=sets, dtype=dtype)
+        self.attention = Attention(config, sets=sets, dtype=dtype, weights=weights)
         is_sparse = index in config.moe_config.moe_layers
-        self.mlp = SparseMlp(config, dtype=dtype) if is_sparse else DenseMlp(config, sets=sets, dtype=dtype)
+        self.mlp = (
+            SparseMlp(config, dtype=dtype, weights=weights)
+            if is_sparse
+            else DenseMlp(config, sets=sets, dtype=dtype, weights=weights)
+        )
 
     def forward(self, streams: Tensor, layout: ClipLayout) -> Tensor:
         """[N, n, c] for `streams` [N, n, c]."""

@@ -15,7 +15,7 @@ from magi2.models.layers import rope_table
 from magi2.models.preview.adapters import PostAdapter, PreAdapter
 from magi2.models.preview.attention import sequences
 from magi2.models.preview.conditioning import Conditioning
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.coordinates import Size
 from magi2.models.preview.layer import Attention, Layer
 from magi2.models.preview.layout import (
@@ -30,6 +30,7 @@ from magi2.models.preview.layout import (
     static_features,
     unpack,
 )
+from magi2.models.preview.linear import QuantisedLinear
 from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
 from magi2.models.preview.ops import PreviewOps
 from magi2.models.preview.time_channels import normalised_time, time_channels, time_frequencies
@@ -38,9 +39,10 @@ from magi2.models.preview.time_channels import normalised_time, time_channels, t
 class Block(nn.Module):
     """The stack of layers."""
 
-    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype) -> None:
+    def __init__(self, config: PreviewConfig, *, dtype: torch.dtype, weights: Weights = BF16) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config, index, dtype=dtype) for index in range(config.num_layers))
+        indices = range(config.num_layers)
+        self.layers = nn.ModuleList(Layer(config, index, dtype=dtype, weights=weights) for index in indices)
 
     def forward(self, streams: Tensor, layout: ClipLayout) -> Tensor:
         for layer in self.layers:
@@ -53,14 +55,21 @@ class PreviewModel(nn.Module):
 
     `compute_dtype` is the dtype of the streams, of the linear and expert weights and of attention; norms, router,
     hyper-connection coefficients, embedders and heads are fp32 in any case. float32 gives the exact form for tests.
+    `weights` says which of the linear and expert weights are e4m3 instead.
     """
 
-    def __init__(self, config: PreviewConfig, *, compute_dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(
+        self,
+        config: PreviewConfig,
+        *,
+        compute_dtype: torch.dtype = torch.bfloat16,
+        weights: Weights = BF16,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.compute_dtype = compute_dtype
+        self.compute_dtype, self.weights = compute_dtype, weights
         self.pre_adapter = PreAdapter(config)
-        self.block = Block(config, dtype=compute_dtype)
+        self.block = Block(config, dtype=compute_dtype, weights=weights)
         self.post_adapter = PostAdapter(config)
 
     @property
@@ -76,7 +85,7 @@ class PreviewModel(nn.Module):
     def use_ops(self, ops: PreviewOps) -> None:
         """Let every layer compute its heavy steps with `ops`."""
         for module in self.modules():
-            if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe):
+            if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe | QuantisedLinear):
                 module.ops = ops
 
     def prepare(

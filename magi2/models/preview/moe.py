@@ -17,7 +17,8 @@ from torch import Tensor
 
 from magi2.models.layers import swiglu7_pair
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
-from magi2.models.preview.tiles import even_scores, tile_rows, tiled_product
+from magi2.models.preview.quantised import HIDDEN_SCALE, Quantised, QuantisedExperts, quantise, quantise_hidden
+from magi2.models.preview.tiles import TILE_ROWS, even_scores, tile_rows, tiled_product
 
 _NORM_EPS = 1e-12
 
@@ -85,31 +86,76 @@ def run_experts(
     of either half of a head's experts are added in fp32, best first, and rounded once; then the upper half's sum is
     added to the lower one's. So nothing depends on any schedule, nor on which ranks hold the halves.
     """
-    num_heads = x.shape[1]
-    share = share or whole_heads(num_heads, w_gate.shape[0] // num_heads)
-    sorted_routes = sort_routes(routes.expert_ids, share.num_experts)
+    share = share or whole_heads(x.shape[1], w_gate.shape[0] // x.shape[1])
     tiled = x.device.type == "cpu" or not takes_grouped(x.shape[2], w_gate.shape[2], x.element_size())
-    outputs = []
-    for head in range(num_heads):
-        first, stop = share.held_ids(head)
-        held = slice(
-            head * share.num_experts + first - share.first_row, head * share.num_experts + stop - share.first_row
-        )
-        rows = _plan_rows(sorted_routes, routes.expert_ids[head], head, share, tiled)
-        tokens = x[:, head][rows.order // routes.weights.shape[2]]
+
+    def compute(head: int, held: slice, rows: _Rows) -> Tensor:
+        tokens = x[:, head][rows.token]
         hidden = swiglu7_pair(rows.product(tokens, w_gate[held]), rows.product(tokens, w_up[held])).to(x.dtype)
+        return rows.product(hidden, w_down[held]).float()
+
+    return _by_head(x, routes, share, compute, tiled=tiled)
+
+
+def run_quantised_experts(
+    x: Tensor, routes: Routes, weights: QuantisedExperts, share: ExpertShare | None = None
+) -> Tensor:
+    """`run_experts` with e4m3 weights: the tokens `x` [N, M, D] are quantised by token and head.
+
+    Gate and up products are scaled in fp32, and the hidden row goes from fp32 to e4m3 under its fixed scale. The down
+    product is multiplied by its channel's scale / 8, then by the route's weight, and rounded once. Bits depend neither
+    on the share nor on how many rows there are.
+    """
+    share = share or whole_heads(x.shape[1], len(weights.gate.values) // x.shape[1])
+    tokens = quantise(x)
+
+    def compute(head: int, held: slice, rows: _Rows) -> Tensor:
+        rows_in = Quantised(tokens.values[:, head][rows.token], tokens.scales[:, head][rows.token].unsqueeze(1))
+        gate, up = (_scaled(rows, rows_in.values, part, held, rows_in.scales) for part in (weights.gate, weights.up))
+        hidden = quantise_hidden(swiglu7_pair(gate, up))
+        return _scaled(rows, hidden.values, weights.down, held, HIDDEN_SCALE)
+
+    return _by_head(x, routes, share, compute, tiled=True)
+
+
+def _scaled(rows: _Rows, values: Tensor, weight: Quantised, held: slice, row_scales: Tensor | float) -> Tensor:
+    """Products [R, out] in fp32 of e4m3 rows with their own expert's matrix, by the scales of rows and channels."""
+    product = rows.product(values, weight.values[held].transpose(1, 2))
+    by_tile = weight.scales[held][rows.expert].repeat_interleave(TILE_ROWS, dim=0)
+    return product * row_scales * by_tile
+
+
+def _by_head(
+    x: Tensor,
+    routes: Routes,
+    share: ExpertShare,
+    compute: Callable[[int, slice, _Rows], Tensor],
+    *,
+    tiled: bool,
+) -> Tensor:
+    """The canonical sums [N, M, D] of what `compute` makes, in fp32, of the rows of a head with its held experts."""
+    sorted_routes = sort_routes(routes.expert_ids, share.num_experts)
+    outputs = []
+    for head in range(x.shape[1]):
+        first, stop = share.held_ids(head)
+        start = head * share.num_experts - share.first_row
+        rows = _plan_rows(sorted_routes, routes.expert_ids[head], head, share, tiled)
         weights = routes.weights[head].flatten()[rows.order].unsqueeze(1)
-        out = (rows.product(hidden, w_down[held]).float() * weights).to(x.dtype)
+        out = (compute(head, slice(start + first, start + stop), rows) * weights).to(x.dtype)
         outputs.append(_combine(out, rows.place, routes.expert_ids[head], (first, stop), share.num_experts // 2))
     return torch.stack(outputs, dim=1)
 
 
 class _Rows(NamedTuple):
-    """The expert products' rows of one head: each one's route, the row of each route [N, K], and the product itself."""
+    """The expert products' rows of one head: each one's route and token, the row of each route [N, K], the product
+    itself, and of rows in tiles the expert of each tile among those held.
+    """
 
     order: Tensor
+    token: Tensor
     place: Tensor
     product: Callable[[Tensor, Tensor], Tensor]
+    expert: Tensor
 
 
 def takes_grouped(dim: int, width: int, itemsize: int) -> bool:
@@ -132,11 +178,13 @@ def _plan_rows(sorted_routes: SortedRoutes, expert_ids: Tensor, head: int, share
     order = sorted_routes.order[(begin + torch.arange(count, device=device)).clamp(max=sorted_routes.order.numel() - 1)]
     order = (order - head * count).clamp(0, count - 1)
     position = (sorted_routes.position[head] - begin).clamp(0, count - 1)
+    top_k = expert_ids.shape[1]
     if not tiled:
-        return _Rows(order, position, partial(_grouped_product, ends=ends))
+        return _Rows(order, order // top_k, position, partial(_grouped_product, ends=ends), ends)
     tiles = tile_rows(ends, count)
     chosen = (expert_ids - first).clamp(0, stop - first - 1)
-    return _Rows(order[tiles.row], tiles.shift[chosen] + position, partial(tiled_product, tiles=tiles))
+    order, place = order[tiles.row], tiles.shift[chosen] + position
+    return _Rows(order, order // top_k, place, partial(tiled_product, tiles=tiles), tiles.expert)
 
 
 def _grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from magi2.models.layers import swiglu7
 from magi2.models.preview import attention, mhc, moe
 from magi2.models.preview.expert_share import ExpertShare
+from magi2.models.preview.quantised import Quantised, QuantisedExperts, quantised_linear
 
 Sizes = tuple[int, ...]
 
@@ -129,6 +130,10 @@ class PreviewOps:
     swiglu7: Callable[[Tensor], Tensor] = swiglu7
     route: Callable[[Tensor, Tensor, Tensor, int, bool, float], moe.Routes] = moe.route
     run_experts: Callable[[Tensor, moe.Routes, Tensor, Tensor, Tensor, ExpertShare], Tensor] = moe.run_experts
+    run_quantised_experts: Callable[[Tensor, moe.Routes, QuantisedExperts, ExpertShare], Tensor] = (
+        moe.run_quantised_experts
+    )
+    quantised_linear: Callable[[Tensor, Quantised, Sizes, int, bool], Tensor] = quantised_linear
     start_experts: Callable[[HeldExperts, Tensor], ExpertRun] = LocalRun
     sparse_mlp: Callable[[ExpertBranches, Tensor, Sizes], Tensor] = sum_branches
     tokens_travel: bool = False

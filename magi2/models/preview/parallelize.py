@@ -21,7 +21,7 @@ from torch import Tensor
 from magi2.errors import ContractError
 from magi2.models.preview.attention import Sequences, sequences
 from magi2.models.preview.conditioning import Conditioning
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.coordinates import Size
 from magi2.models.preview.expert_share import expert_share
 from magi2.models.preview.layout import (
@@ -78,15 +78,22 @@ class ParallelPreview(PreviewModel):
     Raises: ConfigError when the model's heads do not divide.
     """
 
-    def __init__(self, config: PreviewConfig, mesh: Mesh, *, compute_dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(
+        self,
+        config: PreviewConfig,
+        mesh: Mesh,
+        *,
+        compute_dtype: torch.dtype = torch.bfloat16,
+        weights: Weights = BF16,
+    ) -> None:
         check_heads(mesh.layout, model_heads(config))
-        super().__init__(config, compute_dtype=compute_dtype)
+        super().__init__(config, compute_dtype=compute_dtype, weights=weights)
         self.mesh = mesh
         moe = config.moe_config
         share = expert_share(moe.num_heads, moe.num_experts, rank=mesh.ep.rank, size=mesh.ep.size)
         for module in self.modules():
             if isinstance(module, SparseMlp):
-                module.moe_mlp = MultiHeadMoe(config, dtype=compute_dtype, share=share)
+                module.moe_mlp = MultiHeadMoe(config, dtype=compute_dtype, share=share, weights=weights)
         self._ranks = _RankOps(mesh, moe.num_heads)
         self.use_ops(PreviewOps())
 
