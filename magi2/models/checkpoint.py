@@ -77,6 +77,13 @@ class SafetensorsFolder:
         tensor: Tensor = self._handle(name).get_tensor(name)
         return tensor
 
+    def metadata(self) -> Mapping[str, str]:
+        """What the files say of themselves; a later file's word counts where two differ."""
+        found: dict[str, str] = {}
+        for path in self.files:
+            found |= self._open_file(path.name).metadata() or {}
+        return found
+
     def read_rows(self, name: str, rows: range) -> Tensor:
         """Some rows of a tensor; the others are not read."""
         tensor: Tensor = self._handle(name).get_slice(name)[rows.start : rows.stop]

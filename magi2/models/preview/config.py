@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +14,29 @@ Weights = Literal["bf16", "fp8_experts", "fp8"]
 BF16: Weights = "bf16"
 FP8_EXPERTS: Weights = "fp8_experts"
 FP8: Weights = "fp8"
+SCALE_SUFFIX = "_scale"
+"""What the name of a tensor of scales has behind that of the tensor whose values it multiplies."""
+_SERVES: dict[Weights, tuple[Weights, ...]] = {
+    BF16: (BF16, FP8_EXPERTS, FP8),
+    FP8_EXPERTS: (FP8_EXPERTS, FP8),
+    FP8: (FP8,),
+}
+
+
+def stored_weights(names: Iterable[str]) -> Weights:
+    """The format of a checkpoint that holds tensors of these names."""
+    scaled = [name for name in names if name.endswith(SCALE_SUFFIX)]
+    if any(name.endswith(f".weight{SCALE_SUFFIX}") for name in scaled):
+        return FP8
+    return FP8_EXPERTS if scaled else BF16
+
+
+def weights_objection(stored: Weights, wanted: Weights) -> str | None:
+    """Why weights stored in one format cannot be held in another: what is lost does not come back."""
+    if wanted in _SERVES[stored]:
+        return None
+    usable = " or ".join(f"compute.weights={name}" for name in _SERVES[stored])
+    return f"weights are stored as {stored}, compute.weights is {wanted}: set {usable}, or take the published weights"
 
 
 def _require(holds: bool, name: str, value: object, demand: str) -> None:

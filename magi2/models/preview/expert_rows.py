@@ -6,10 +6,12 @@ from torch import Tensor
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import ARCHITECTURE_HINT, SafetensorsFolder
+from magi2.models.preview.config import SCALE_SUFFIX
 from magi2.models.preview.expert_share import ExpertShare
 from magi2.parallel.mesh import Mesh
 
-_EXPERTS = (".moe_mlp.W_gate", ".moe_mlp.W_up", ".moe_mlp.W_down")
+_MATRICES = (".moe_mlp.W_gate", ".moe_mlp.W_up", ".moe_mlp.W_down")
+_EXPERTS = (*_MATRICES, *(f"{name}{SCALE_SUFFIX}" for name in _MATRICES))
 _ROUTERS = (".moe_mlp.gate", ".moe_mlp.router.expert_bias", ".moe_mlp.router.expert_bias_ema")
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from magi2.errors import CheckpointError
 from magi2.models.checkpoint import SafetensorsFolder, TensorSource, load_module
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights, stored_weights, weights_objection
 from magi2.models.preview.expert_rows import RankSource
 from magi2.models.preview.expert_share import ExpertShare
 from magi2.models.preview.mlp import MultiHeadMoe, Router, RouterBias
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.parallelize import ParallelPreview
+from magi2.models.preview.quantised_source import CHANNEL, SCALES_KEY, QuantisedSource, check_scales, quantised_names
 from magi2.parallel.mesh import Mesh
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ def load_preview(
     *,
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype = torch.bfloat16,
+    weights: Weights = BF16,
     router_bias: RouterBias = "ema",
     mesh: Mesh | None = None,
 ) -> PreviewModel:
@@ -35,18 +38,23 @@ def load_preview(
 
     On a `mesh` of several ranks, which all call this, it is spread over them; of the routed experts each rank reads its
     own alone. The ranks go through the files in step, so that what one has read the others find in the page cache.
+    With `weights` other than bf16 large weights become e4m3 on `device` as they arrive, where they are not stored so.
 
     Tensors outside the model's own prefixes are skipped and logged. `router_bias` says which stored bias selects
     experts: the moving average, as published, or the trained one. Raises: CheckpointError naming file and tensor
-    when one is missing, unexpected, mis-shaped or unreadable.
+    when one is missing, unexpected, mis-shaped or unreadable, or when the files hold another format.
     """
-    source: TensorSource = SafetensorsFolder(folder)
+    files = SafetensorsFolder(folder)
+    _check_format(files, weights)
+    source: TensorSource = files
     with torch.device("meta"):
         if mesh is not None and mesh.layout.num_ranks > 1:
-            model: PreviewModel = ParallelPreview(config, mesh, compute_dtype=compute_dtype)
-            source = RankSource(SafetensorsFolder(folder), _share_of(model), config.moe_config.num_heads, mesh)
+            model: PreviewModel = ParallelPreview(config, mesh, compute_dtype=compute_dtype, weights=weights)
+            source = RankSource(files, _share_of(model), config.moe_config.num_heads, mesh)
         else:
-            model = PreviewModel(config, compute_dtype=compute_dtype)
+            model = PreviewModel(config, compute_dtype=compute_dtype, weights=weights)
+    if weights != BF16:
+        source = QuantisedSource(source, quantised_names(model), device)
     report = load_module(model, source, device=device, rename=_own_name)
     if report.skipped:
         logger.info("%s: skipped %d tensors, first %s", folder, len(report.skipped), report.skipped[0])
@@ -54,6 +62,12 @@ def load_preview(
         if isinstance(module, Router):
             module.source = router_bias
     return model.eval()
+
+
+def _check_format(files: SafetensorsFolder, weights: Weights) -> None:
+    if objection := weights_objection(stored_weights(filter(_own_name, files.names())), weights):
+        raise CheckpointError(f"{files.location}: {objection}")
+    check_scales(files.metadata().get(SCALES_KEY, CHANNEL), files.location)
 
 
 def _own_name(name: str) -> str | None:
