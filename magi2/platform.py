@@ -54,6 +54,10 @@ ACCELERATORS = MappingProxyType(
 )
 
 
+FP8_CAPABILITY = (8, 9)
+"""The first compute capability whose matrix units take e4m3."""
+
+
 def current(name: str | None = None) -> Accelerator:
     """The accelerator of this machine: MUSA before CUDA before CPU, each only if built in and available.
 
@@ -105,6 +109,22 @@ def activate(accelerator: Accelerator | None = None, *, index: int | None = None
         _runtime(chosen).set_device(index)
     logger.info("accelerator %s, collective backend %s", chosen.name, chosen.collective_backend)
     return device(index or 0, accelerator=chosen)
+
+
+def fp8_refusal(*, accelerator: Accelerator | None = None) -> str | None:
+    """Why the current device cannot hold and multiply e4m3 weights, with what to use instead; None where it can.
+
+    The CPU can, the plain way and slowly.
+    """
+    chosen = accelerator or current()
+    advice = "set compute.weights=bf16, on as many cards as that needs (docs/nodes.md)"
+    if chosen.name == "musa":
+        return f"FP8 weights have no kernels on MUSA: {advice}"
+    if chosen.name == "cpu" or (found := tuple(_runtime(chosen).get_device_capability())) >= FP8_CAPABILITY:
+        return None
+    least, has = (".".join(map(str, pair)) for pair in (FP8_CAPABILITY, found))
+    name = device_name(accelerator=chosen)
+    return f"{name} has compute capability {has}, FP8 products need {least} (Ada, Hopper or newer): {advice}"
 
 
 def synchronize(*, accelerator: Accelerator | None = None) -> None:

@@ -48,6 +48,7 @@ class FakeRuntime(ModuleType):
         self.mem_get_info = lambda: (60, 80)
         self.device_count = lambda: 8
         self.get_device_name = lambda: f"a card of {name}"
+        self.get_device_capability = lambda: (9, 0)
 
 
 @pytest.fixture
@@ -70,6 +71,21 @@ def pretend_musa(patch: pytest.MonkeyPatch, *, available: bool = True) -> FakeRu
     patch.setattr(torch.version, "musa", "4.3.0", raising=False)
     patch.setattr(torch, "musa", runtime, raising=False)
     return runtime
+
+
+@pytest.mark.parametrize(("capability", "takes"), [((8, 0), False), ((8, 6), False), ((8, 9), True), ((12, 0), True)])
+def test_cards_without_fp8_products_are_refused_by_name_with_what_to_use(
+    capability: tuple[int, int], takes: bool, bare: pytest.MonkeyPatch
+) -> None:
+    assert platform.fp8_refusal(accelerator=platform.ACCELERATORS["cpu"]) is None
+    pretend_cuda(bare).get_device_capability = lambda: capability
+    refusal = platform.fp8_refusal(accelerator=platform.ACCELERATORS["cuda"])
+    if takes:
+        assert refusal is None
+    else:
+        assert refusal is not None and "a card of cuda has compute capability 8." in refusal
+        assert "compute.weights=bf16" in refusal
+    assert "no kernels on MUSA" in str(platform.fp8_refusal(accelerator=platform.ACCELERATORS["musa"]))
 
 
 def test_a_machine_without_accelerator_is_cpu_with_gloo(bare: pytest.MonkeyPatch) -> None:

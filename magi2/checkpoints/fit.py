@@ -15,6 +15,7 @@ from magi2.config.load import load_profile, profile_names
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import CheckpointError, ConfigError
+from magi2.models.preview.config import stored_weights, weights_objection
 
 _INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"
@@ -28,12 +29,14 @@ Facts = Mapping[str, object]
 
 
 def require_fit(profile: Profile, weights: CheckpointFolder, configs: Path) -> None:
-    """Raise CheckpointError when the weights have other shapes than the profile's networks, naming a profile that fits.
+    """Raise CheckpointError when the weights have other shapes than the profile's networks, naming a profile that fits,
+    or lack the format that it wants.
 
     What is missing or cannot be read says nothing here: whatever needs it names the file.
     """
     found = _facts(weights.root)
     if not _differs(profile, found):
+        _require_format(profile, weights)
         return
     other = fitting_profile(weights, configs)
     if other is None:
@@ -41,6 +44,12 @@ def require_fit(profile: Profile, weights: CheckpointFolder, configs: Path) -> N
     else:
         advice = f"these weights are {PREFERRED.get(other, f'those of profile {other}')}: take --profile {other}"
     raise CheckpointError(f"profile {profile.name} is made for other weights than {weights.root}: {advice}")
+
+
+def _require_format(profile: Profile, weights: CheckpointFolder) -> None:
+    folder = weights.folder("preview")
+    if objection := weights_objection(stored_weights(_names(folder)), profile.compute.weights):
+        raise CheckpointError(f"profile {profile.name}: {folder}: {objection}")
 
 
 def fitting_profile(weights: CheckpointFolder, configs: Path) -> str | None:
@@ -85,18 +94,25 @@ def _facts(root: Path) -> Facts:
 
 
 def _transformer(folder: Path) -> object | None:
-    index = json_object(folder / _INDEX_NAME)
-    listed = index.get("weight_map") if index else None
-    if isinstance(listed, dict) and _TEXT_EMBEDDER in listed:
-        names, file = [str(name) for name in listed], folder / str(listed[_TEXT_EMBEDDER])
-        header = header_of(file)
-    else:
-        header = header_of(folder / _SINGLE_NAME)
-        names = list(header)
+    listed = _listed(folder)
+    header = header_of(folder / str(listed.get(_TEXT_EMBEDDER, _SINGLE_NAME)))
+    names = _names(folder)
     embedder = header.get(_TEXT_EMBEDDER)
     shape = embedder.get("shape") if isinstance(embedder, dict) else None
     layers = {int(match[1]) for name in names if (match := _LAYER.match(name))}
     return (max(layers) + 1, *shape) if layers and isinstance(shape, list) else None
+
+
+def _listed(folder: Path) -> Mapping[str, object]:
+    """What the folder's index says where tensors are; nothing where there is none."""
+    index = json_object(folder / _INDEX_NAME)
+    listed = index.get("weight_map") if index else None
+    return listed if isinstance(listed, dict) else {}
+
+
+def _names(folder: Path) -> list[str]:
+    listed = _listed(folder)
+    return [str(name) for name in (listed if _TEXT_EMBEDDER in listed else header_of(folder / _SINGLE_NAME))]
 
 
 def _text_width(path: Path) -> object | None:

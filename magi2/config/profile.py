@@ -20,7 +20,7 @@ from magi2.inputs.limits import MAX_PROMPT_CHARS
 from magi2.inputs.readable import readable
 from magi2.inputs.text import is_name, shown
 from magi2.media.delivery import BESIDE_ENCODING, CONSENT, PLACEMENT, DeliverySpec
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.video_vae.config import WanVaeConfig
 from magi2.sampling.guidance_config import GuidanceConfig
@@ -183,6 +183,12 @@ class DecodeSettings(Section):
     )
 
 
+class ComputeSettings(Section):
+    """How the networks compute, where that is a choice by the hardware."""
+
+    weights: Weights = Field(BF16, description="of the preview: e4m3 for routed experts, or for all large products")
+
+
 class QualitySettings(Section):
     """What people expect of clips: it decides what counts as a defect, so it is in no recipe and no digest."""
 
@@ -203,6 +209,10 @@ class Profile(Section):
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     noise_device: Literal["cpu", "accelerator"] = Field(
         "cpu", description="cpu: one seed, same noise everywhere; accelerator: upstream's stream"
+    )
+    compute: ComputeSettings = Field(
+        ComputeSettings(),
+        exclude_if=lambda value: value == ComputeSettings(),  # so that bf16 profiles keep their digests
     )
     architectures: Architectures
     text: TextSettings = TextSettings()

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 from magi2.artifacts.recipe import JSON, Recipe, Settled, sha256_text
 from magi2.config.profile import Profile, evaluated_settings
+from magi2.models.preview.config import BF16
 from magi2.models.preview.lengths import PREVIEW_FPS, video_latent_count
 from magi2.prompts.caption import GIVEN
 from magi2.prompts.compact import compact_prompt
@@ -169,11 +170,13 @@ class RecipeBook:
     @cached_property
     def _preview(self) -> dict[str, JSON]:
         settings = self.profile.preview.model_dump(mode="json", exclude={"ref_image_type", "reference_background"})
-        more = {
+        more: dict[str, JSON] = {
             "architecture": asdict(self.profile.architectures.preview),
             "compute_dtype": self.profile.compute_dtype,
             "noise_device": self.profile.noise_device,
         }
+        if self.profile.compute.weights != BF16:
+            more["weights"] = self.profile.compute.weights
         return Settled.of(evaluated_settings(settings) | more, "preview")
 
     @cached_property

@@ -68,6 +68,7 @@ def check_preview_room(layout: ParallelLayout, profile: Profile, card_bytes: int
         tokens,
         card_bytes=card_bytes,
         compute_dtype=getattr(torch, profile.compute_dtype),
+        weights=profile.compute.weights,
         branches=preview.evaluated.counts(preview.steps),
     )
 

@@ -16,6 +16,7 @@ from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError
 from magi2.media.fitness import fit_ffmpeg
+from magi2.models.preview.config import BF16
 from magi2.recipes.load import endpoint_settings, recipe_book
 from magi2.stages.context import StageContext
 from magi2.stages.layouts import check_layout
@@ -52,6 +53,8 @@ def prepare(
     accelerator = platform.current(device.type)
     if profile.noise_device == "accelerator" and accelerator.name == "cpu":
         raise ConfigError(f"profile {profile.name}: noise_device is accelerator, but there is none here")
+    if profile.compute.weights != BF16 and (refusal := platform.fp8_refusal(accelerator=accelerator)):
+        raise ConfigError(f"profile {profile.name}: {refusal}")
     platform.disable_tf32()
     platform.set_deterministic(settings.deterministic)
     store = store_opener() if store_opener else open_store(settings.store)

@@ -68,6 +68,7 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
             self.context.book.profile.architectures.preview,
             device=self.context.device,
             compute_dtype=self.context.compute_dtype,
+            weights=self.context.book.profile.compute.weights,
             mesh=self.context.team.mesh,
         )
         if self.context.accelerator.triton:

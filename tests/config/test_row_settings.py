@@ -16,7 +16,7 @@ from tests.render_helpers import CONFIGS
 
 TINY = load_profile("tiny", CONFIGS)
 NEVER = (
-    *("name", "description", "changed", "duration_s", "compute_dtype", "noise_device"),
+    *("name", "description", "changed", "duration_s", "compute_dtype", "compute.weights", "noise_device"),
     *(
         "text.negative_prompt",
         "text.max_tokens",

@@ -181,7 +181,7 @@ TABLE = [
         heavy=True,
     ),
     Row("magi2.checkpoints.whole", "checkpoints.headers checkpoints.layout config errors types"),
-    Row("magi2.checkpoints.fit", "checkpoints.headers checkpoints.layout config errors"),
+    Row("magi2.checkpoints.fit", "checkpoints.headers checkpoints.layout config errors models.preview.config"),
     Row("magi2.checkpoints", "config errors files models", "safetensors torch", heavy=True),
     Row("magi2.stages.snapshots", "artifacts errors parallel.layout", "torch"),
     Row(
@@ -207,8 +207,8 @@ TABLE = [
     # What determines an artifact, and what of it is stored.
     Row(
         "magi2.recipes",
-        "artifacts config errors media.delivery media.label media.marks media.watermarks models.preview.lengths "
-        "prompts quality.measures stages.contracts types",
+        "artifacts config errors media.delivery media.label media.marks media.watermarks models.preview.config "
+        "models.preview.lengths prompts quality.measures stages.contracts types",
     ),
     Row("magi2.stages.contracts", "artifacts config errors models.preview.lengths types"),
     # What of a clip counts as a defect, when its measures are read.

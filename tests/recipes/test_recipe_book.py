@@ -58,6 +58,7 @@ FIELDS: dict[str, tuple[object, set[StageName]]] = {
     "quality.expect.motion": ("any", set()),
     "quality.expect.sound": ("any", set()),
     "compute_dtype": ("bfloat16", FROM_TEXT),
+    "compute.weights": ("fp8", FROM_PREVIEW),
     "noise_device": ("accelerator", FROM_PREVIEW),
     **ARCHITECTURES,
     "text.max_tokens": (6000, FROM_TEXT),

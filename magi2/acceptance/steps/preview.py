@@ -77,6 +77,7 @@ def fitting_layers(site: Site, whole: PreviewConfig) -> int:
                 tokens,
                 card_bytes=card_bytes,
                 compute_dtype=site.dtype,
+                weights=site.profiles[0].compute.weights,
                 branches=(GUIDED,),
             )
         except ConfigError:
@@ -101,7 +102,12 @@ def _model(site: Site, config: PreviewConfig, whole: PreviewConfig) -> tuple[Pre
     if weights is None:
         return build(site.ranks, config, site.dtype), "random"
     model = load_preview(
-        weights.folder("preview"), config, device=site.device, compute_dtype=site.dtype, mesh=site.ranks
+        weights.folder("preview"),
+        config,
+        device=site.device,
+        compute_dtype=site.dtype,
+        weights=site.profiles[0].compute.weights,
+        mesh=site.ranks,
     )
     return with_kernels(model), "given"
 

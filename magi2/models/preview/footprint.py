@@ -6,12 +6,13 @@ step; measured peaks stay below.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from math import ceil
 
 import torch
 
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, SCALE_SUFFIX, PreviewConfig, Weights
 from magi2.models.preview.expert_share import expert_share
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.parallelize import model_heads
@@ -19,7 +20,7 @@ from magi2.parallel.expert_exchange import Places
 from magi2.parallel.layout import ParallelLayout, check_heads
 from magi2.parallel.memory import RESERVE_BYTES, Footprint, check_memory
 
-_EXPERTS = (".W_gate", ".W_up", ".W_down")
+_EXPERTS = re.compile(rf"\.W_(gate|up|down)({SCALE_SUFFIX})?$")
 _FP32 = 4
 
 
@@ -30,6 +31,7 @@ def check_footprint(
     *,
     card_bytes: int,
     compute_dtype: torch.dtype = torch.bfloat16,
+    weights: Weights = BF16,
     branches: Collection[int] = (2,),
 ) -> Footprint:
     """What one rank needs for clips of at most `branch_tokens`, by their kind, in each guidance branch.
@@ -38,7 +40,7 @@ def check_footprint(
     Raises: ConfigError when heads do not divide or the cards are too small, naming the numbers and the nearest layouts.
     """
     check_heads(layout, model_heads(config), branches)
-    sizes = _weight_bytes(config, compute_dtype)
+    sizes = _weight_bytes(config, compute_dtype, weights)
 
     def footprint(other: ParallelLayout) -> Footprint | None:
         shared = {count: other.for_branches(count) for count in branches}
@@ -46,7 +48,9 @@ def check_footprint(
             return None
         tokens = sum(branch_tokens.values())
         needs = [
-            _footprint(config, each, tokens if each.cfg == 2 else count * tokens, sizes, compute_dtype.itemsize)
+            _footprint(
+                config, each, tokens if each.cfg == 2 else count * tokens, sizes, compute_dtype.itemsize, weights
+            )
             for count, each in shared.items()
         ]
         return max(needs, key=lambda need: need.total)
@@ -55,13 +59,13 @@ def check_footprint(
     return check_memory(layout, footprint, tokens=tokens, card_bytes=card_bytes)
 
 
-def _weight_bytes(config: PreviewConfig, dtype: torch.dtype) -> tuple[int, int, int]:
+def _weight_bytes(config: PreviewConfig, dtype: torch.dtype, weights: Weights) -> tuple[int, int, int]:
     """Bytes of all routed experts, of their routers, and of everything else."""
     with torch.device("meta"):
-        state = PreviewModel(config, compute_dtype=dtype).state_dict()
+        state = PreviewModel(config, compute_dtype=dtype, weights=weights).state_dict()
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in state.items()}
-    experts = sum(size for name, size in sizes.items() if name.endswith(_EXPERTS))
-    routers = sum(size for name, size in sizes.items() if ".moe_mlp." in name and not name.endswith(_EXPERTS))
+    experts = sum(size for name, size in sizes.items() if _EXPERTS.search(name))
+    routers = sum(size for name, size in sizes.items() if ".moe_mlp." in name and not _EXPERTS.search(name))
     return experts, routers, sum(sizes.values()) - experts - routers
 
 
@@ -71,13 +75,14 @@ def _footprint(
     sequence: int,
     weight_bytes: tuple[int, int, int],
     itemsize: int,
+    weights: Weights,
 ) -> Footprint:
     experts, routers, rest = weight_bytes
     moe = config.moe_config
     share = expert_share(moe.num_heads, moe.num_experts, rank=0, size=layout.ep)
     own = ceil(sequence / layout.cp)
     places = len(share.heads)
-    activations = own * _token_bytes(config, itemsize)
+    activations = own * (_token_bytes(config, itemsize) + _quantised_bytes(config, weights))
     activations += sequence * 4 * config.num_heads // layout.cp * config.head_dim * itemsize  # attention's own copies
     activations += own * layout.ep * places * _place_bytes(config, itemsize)
     return Footprint(
@@ -98,6 +103,16 @@ def _token_bytes(config: PreviewConfig, itemsize: int) -> int:
     )
     layer = 2 * streams + 3 * size + max(3 * heads, 3 * config.intermediate_size, sparse)
     return max(layer * itemsize, 2 * streams * itemsize + 3 * streams * _FP32)
+
+
+def _quantised_bytes(config: PreviewConfig, weights: Weights) -> int:
+    """Bytes of the widest e4m3 copy of one own token, beside what it was made of, and of its scales."""
+    if weights == BF16:
+        return 0
+    moe = config.moe_config
+    hidden = moe.shared_expert_intermediate_size + moe.modality_specific_expert_intermediate_size
+    widths = (config.num_heads * config.head_dim, config.intermediate_size, hidden + config.split_merge_size)
+    return max(config.hidden_size, *widths) + (moe.num_heads + 1) * _FP32
 
 
 def _place_bytes(config: PreviewConfig, itemsize: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from magi2.errors import ConfigError
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import PreviewConfig, Weights
 from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.parallelize import ParallelPreview
 from magi2.parallel.collectives import Group
@@ -27,13 +27,20 @@ def mesh(layout: ParallelLayout) -> Mesh:
     return Mesh(layout, 0, torch.device("cpu"), *groups)
 
 
+@pytest.mark.parametrize("weights", ["bf16", "fp8_experts", "fp8"])
 @pytest.mark.parametrize("text", ["sp4.ep4", "sp4.ep2", "sp2.cfg2.ep4", "sp4.ep1"])
-def test_weights_are_those_that_the_rank_will_hold(text: str) -> None:
+def test_weights_are_those_that_the_rank_will_hold(text: str, weights: Weights) -> None:
     layout = ParallelLayout.parse(text)
     with torch.device("meta"):
-        model = ParallelPreview(tiny_config(), mesh(layout))
+        model = ParallelPreview(tiny_config(), mesh(layout), weights=weights)
     held = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    assert check_footprint(tiny_config(), layout, {"video": 100}, card_bytes=CARD).weights == held
+    assert check_footprint(tiny_config(), layout, {"video": 100}, card_bytes=CARD, weights=weights).weights == held
+
+
+def test_weights_in_fp8_are_half_of_those_in_bf16() -> None:
+    one, formats = ParallelLayout.parse("sp1"), ("bf16", "fp8_experts", "fp8")
+    sizes = [check_footprint(PreviewConfig(), one, {}, card_bytes=1 << 40, weights=each).weights for each in formats]
+    assert [round(size / 2**30) for size in sizes] == [212, 112, 108]
 
 
 def test_published_model_fits_eight_cards_of_80_gib_without_padding() -> None:
