@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from magi2.checkpoints.headers import json_object
 from magi2.checkpoints.layout import COMPONENTS, HOLLOW_KEY, HOLLOW_NAME
 from magi2.checkpoints.published import (
     AUDIO_CONFIG,
@@ -29,6 +30,7 @@ from magi2.config.profile import Architectures
 from magi2.errors import CheckpointError
 from magi2.files import disk_errors, partial_file
 from magi2.models.checkpoint import INDEX_NAME, SINGLE_NAME
+from magi2.models.preview.config import BF16, Weights
 from magi2.models.text_encoder.tiny import TOKENIZER_CONFIG, build_tokenizer
 
 _ALIGNMENT = 8
@@ -42,22 +44,25 @@ _NOTE = (
 )
 
 
-def make_hollow(root: Path, architectures: Architectures) -> list[str]:
+def make_hollow(root: Path, architectures: Architectures, weights: Weights = BF16) -> list[str]:
     """Make the stand-in at `root`, a new or empty folder, and give back its components' names.
 
-    `architectures` are those of profile 1080p. One that was interrupted is completed and a complete one is left as it
-    is; a file that is there is never written again.
+    `architectures` are those of profile 1080p, `weights` the format of the preview's. One that was
+    interrupted is completed and a complete one is left as it is; a file that is there is never written again.
     Raises: CheckpointError when `root` holds something else, or its file system keeps no holes or no files so long;
     InfrastructureError when the disk is away or full.
     """
     marker = root / HOLLOW_NAME
+    note = {HOLLOW_KEY: True, "note": _NOTE} | ({} if weights == BF16 else {"weights": weights})
     with disk_errors(root, CheckpointError):
         if not marker.is_file() and root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise CheckpointError(f"{root} is no empty folder and no hollow one", hint="name a new folder")
+        if (made := json_object(marker)) and made.get("weights", BF16) != weights:
+            raise CheckpointError(f"{root} is hollow with other weights than {weights}", hint="name a new folder")
         root.mkdir(parents=True, exist_ok=True)
-        tensors = published_tensors(architectures)
+        tensors = published_tensors(architectures, weights)
         _require_holes(root, max(_file_sizes(tensors)))
-        _write(marker, json.dumps({HOLLOW_KEY: True, "note": _NOTE}, indent=1))
+        _write(marker, json.dumps(note, indent=1))
         for component, specs in tensors.items():
             folder = root / COMPONENTS[component].folder
             folder.mkdir(exist_ok=True)

@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from magi2.config.profile import Architectures
 from magi2.models.audio_vae import state_dict as audio
 from magi2.models.audio_vae.config import config_from_json
+from magi2.models.preview.config import BF16, Weights
 from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.quantised import E4M3
+from magi2.models.preview.quantised_source import to_model_axes
 from magi2.models.refiner.model import RefinerModel
 from magi2.models.text_encoder import tower
 from magi2.models.turbo_vae.config import PUBLISHED_TURBO_DECODER
@@ -28,7 +31,7 @@ from magi2.models.turbo_vae.decoder import TurboDecoder
 from magi2.models.video_vae.decoder import WanDecoder
 from magi2.models.video_vae.encoder import WanEncoder
 
-SAFETENSORS_DTYPES: Mapping[torch.dtype, str] = {torch.bfloat16: "BF16", torch.float32: "F32"}
+SAFETENSORS_DTYPES: Mapping[torch.dtype, str] = {torch.bfloat16: "BF16", torch.float32: "F32", E4M3: "F8_E4M3"}
 """The table's dtypes, as headers of files call them."""
 
 
@@ -113,20 +116,27 @@ AUDIO_CONFIG: Mapping[str, Any] = {
 
 
 @cache
-def published_tensors(architectures: Architectures) -> Mapping[str, Mapping[str, TensorSpec]]:
+def published_tensors(architectures: Architectures, weights: Weights = BF16) -> Mapping[str, Mapping[str, TensorSpec]]:
     """Component to stored name to tensor, in the order of the networks; `architectures` are those of profile 1080p.
+
+    With other `weights` those of the preview are as `magi2 checkpoint quantise` stores them.
 
     The text encoder is bf16, both transformers have the mixture of bf16 and fp32 that they compute with, the codecs are
     fp32. Only the sums of bytes speak for that: loaders cast whatever is stored.
     """
     with torch.device("meta"):
-        preview, refiner = PreviewModel(architectures.preview), RefinerModel(architectures.refiner)
+        preview, refiner = PreviewModel(architectures.preview, weights=weights), RefinerModel(architectures.refiner)
         wan: list[nn.Module] = [WanEncoder(architectures.video_vae), WanDecoder(architectures.video_vae)]
         turbo = TurboDecoder(PUBLISHED_TURBO_DECODER, compute_dtype=torch.float32)
     sound = audio.expected_tensors(config_from_json(AUDIO_CONFIG))
     return {
         "text_encoder": _text_encoder(),
-        "preview": _specs(preview.state_dict()),
+        "preview": _specs(
+            {
+                name: to_model_axes(name, tensor) if tensor.dtype == E4M3 else tensor  # which leads back, too
+                for name, tensor in preview.state_dict().items()
+            }
+        ),
         "refiner": _specs(refiner.state_dict()),
         "video_vae": {name: spec for half in wan for name, spec in _specs(half.state_dict()).items()},
         "turbo_vae": _specs(turbo.state_dict()),

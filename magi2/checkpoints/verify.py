@@ -13,7 +13,10 @@ from magi2.checkpoints.published import SAFETENSORS_DTYPES, TensorSpec, publishe
 from magi2.config.profile import Architectures
 from magi2.errors import Magi2Error
 from magi2.models.audio_vae.state_dict import load_audio_decoder
-from magi2.models.checkpoint import LoadReport
+from magi2.models.checkpoint import LoadReport, SafetensorsFolder
+from magi2.models.preview.config import BF16, Weights, stored_weights
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.quantised import E4M3
 from magi2.models.preview.state_dict import load_preview
 from magi2.models.refiner.loading import load_refiner
 from magi2.models.text_encoder.encoder import load_text_encoder
@@ -28,7 +31,8 @@ class ComponentReport:
     """What was found of one component. `problem` is None when it can be used; `skipped` are tensors nobody reads.
 
     A `hollow` one is as it should be and has no values: nothing can be rendered from it. `cast` names tensors of
-    safetensors files that are stored in another dtype than the published table's; loaders take them and cast.
+    safetensors files that are stored in another dtype than the published table's; loaders take them and cast. `weights`
+    is the format that the preview is stored in; the fingerprint of one that was quantised here is its source's.
     """
 
     component: str
@@ -41,6 +45,7 @@ class ComponentReport:
     problem: str | None
     hollow: bool = False
     cast: tuple[str, ...] = ()
+    weights: Weights = BF16
 
 
 def verify(root: Path, architectures: Architectures, *, fingerprint: bool = True) -> Iterator[ComponentReport]:
@@ -52,9 +57,15 @@ def verify(root: Path, architectures: Architectures, *, fingerprint: bool = True
             files = weights.files(component)
             reports = [loader().load_report for loader in loaders[component]]
             good = _good(weights, component, files, reports, fingerprint)
-            yield replace(good, cast=_cast(files, table[component]))
+            form = _format(weights) if component == "preview" else BF16
+            yield replace(good, cast=_cast(files, table[component]), weights=form)
         except Magi2Error as error:
             yield ComponentReport(component, weights.folder(component), 0, 0, 0, (), None, str(error))
+
+
+def _load_preview(weights: CheckpointFolder, architectures: Architectures) -> PreviewModel:
+    folder = weights.folder("preview")
+    return load_preview(folder, architectures.preview, device=NOWHERE, weights=_format(weights))
 
 
 def _good(
@@ -83,14 +94,21 @@ def _cast(files: list[Path], specs: Mapping[str, TensorSpec]) -> tuple[str, ...]
         for name, entry in header_of(path).items()
         if name in specs
     }
-    return tuple(sorted(name for name, dtype in stored.items() if dtype != SAFETENSORS_DTYPES[specs[name].dtype]))
+    quantised = SAFETENSORS_DTYPES[E4M3]  # which the loader takes with its scales alone
+    return tuple(
+        sorted(n for n, dtype in stored.items() if dtype not in (quantised, SAFETENSORS_DTYPES[specs[n].dtype]))
+    )
+
+
+def _format(weights: CheckpointFolder) -> Weights:
+    return stored_weights(SafetensorsFolder(weights.folder("preview")).names())
 
 
 def _loaders(weights: CheckpointFolder, architectures: Architectures) -> dict[str, list[Callable[[], Any]]]:
     vae, wan = architectures.video_vae, weights.folder("video_vae") / "Wan2.2_VAE.pth"
     return {
         "text_encoder": [lambda: load_text_encoder(weights.folder("text_encoder"), device=NOWHERE)],
-        "preview": [lambda: load_preview(weights.folder("preview"), architectures.preview, device=NOWHERE)],
+        "preview": [lambda: _load_preview(weights, architectures)],
         "refiner": [lambda: load_refiner(weights.folder("refiner"), architectures.refiner, device=NOWHERE)],
         "video_vae": [
             lambda: load_wan_encoder(wan, vae, device=NOWHERE),

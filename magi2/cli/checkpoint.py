@@ -1,4 +1,4 @@
-"""`magi2 checkpoint`: look at a weights folder, or make a tiny random or a hollow one."""
+"""`magi2 checkpoint`: look at a weights folder, quantise one, or make a tiny random or a hollow one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import typer
 from magi2.cli.console import AS_JSON, print_json, results
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
+from magi2.models.preview.config import BF16, Weights
 from magi2.types import check_seed
 
 if TYPE_CHECKING:
     from magi2.checkpoints.verify import ComponentReport
 
-app = typer.Typer(help="Check model weights, or make tiny random or hollow ones.", no_args_is_help=True)
+app = typer.Typer(help="Check model weights, quantise them, or make tiny random or hollow ones.", no_args_is_help=True)
 
 
 @app.command("make-tiny")
@@ -34,15 +35,39 @@ def make_tiny_command(
 
 
 @app.command("make-hollow")
-def make_hollow_command(folder: Path = typer.Argument(help="A new or empty folder.")) -> None:
+def make_hollow_command(
+    folder: Path = typer.Argument(help="A new or empty folder."),
+    weights: Weights = typer.Option("bf16", "--weights", help="The format of the preview's weights."),
+) -> None:
     """Write the published names, shapes and sizes without data: 297 GB that take 2 MB, for plans and checks."""
     architectures = load_profile("1080p", Settings.from_environment().configs).architectures
     from magi2.checkpoints.hollow import make_hollow, size_on_disk
 
-    components = make_hollow(folder, architectures)
+    components = make_hollow(folder, architectures, weights)
     seeming, taken = size_on_disk(folder)
     results.print(f"{folder}: {', '.join(components)}")
     results.print(f"{seeming / 1e9:.1f} GB in name, {taken / 1e6:.1f} MB on disk; hollow: nothing is rendered from it")
+
+
+@app.command("quantise")
+def quantise_command(
+    source: Path = typer.Argument(help="A weights folder in the published layout."),
+    folder: Path = typer.Argument(help="A new folder, or one that an interrupted run began."),
+    weights: Weights = typer.Option(
+        "fp8", "--weights", help="e4m3 for the routed experts alone (fp8_experts), or for all large products (fp8)."
+    ),
+    profile: str = typer.Option("1080p", "--profile", help="The profile whose architectures are expected."),
+    copy: bool = typer.Option(False, "--copy", help="Copy the other components; by default they are links."),
+) -> None:
+    """Write weights whose preview is FP8: half the memory and disk, and the same bits as compute.weights at load."""
+    architectures = load_profile(profile, Settings.from_environment().configs).architectures
+    from magi2.checkpoints.quantise import quantise_checkpoint
+
+    def tell(done: int, total: int) -> None:
+        results.print(f"{done} of {total} files")
+
+    record = quantise_checkpoint(source, folder, architectures, weights, copy=copy, on_file=tell)
+    results.print(f"{folder}: preview in {record.weights}, made of {record.source}")
 
 
 @app.command("verify")
@@ -75,6 +100,8 @@ def _print(report: ComponentReport) -> None:
     fingerprint = "hollow, without values" if report.hollow else report.fingerprint or "no fingerprint"
     line = f"{report.component:<14}ok       {report.tensors} tensors, {report.size_bytes / 1e9:.3f} GB, {fingerprint}"
     results.print(line)
+    if report.weights != BF16:
+        results.print(f"{'':<14}large weights in e4m3: compute.weights={report.weights}")
     if report.cast:
         results.print(f"{'':<14}{len(report.cast)} tensors of another dtype than published, cast when they are loaded")
     if report.skipped:

@@ -107,8 +107,8 @@ TABLE = [
     Row(
         "magi2.cli",
         "acceptance artifacts batches catalog checkpoints config delivery deployment errors files inputs jobs.by_hand "
-        "jobs.delete jobs.render media.delivery media.fitness media.marks parallel.layout platform prompts quality "
-        "recipes report stages types",
+        "jobs.delete jobs.render media.delivery media.fitness media.marks models.preview.config parallel.layout "
+        "platform prompts quality recipes report stages types",
         "httpx magi2 rich typer yaml",
     ),
     # Acceptance: whether a node can do the work. What the command line starts with loads no torch.
