@@ -143,7 +143,7 @@ def test_what_cannot_be_quantised_is_said(made: dict[Weights, Path], tiny_checkp
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     with pytest.raises(CheckpointError, match="mine is no empty folder"):
         quantise_checkpoint(tiny_checkpoint, tmp_path / "mine", ARCHITECTURES, "fp8")
-    with pytest.raises(CheckpointError, match="no empty folder|this run makes"):
+    with pytest.raises(CheckpointError, match=r"no empty folder|this run makes"):
         quantise_checkpoint(tiny_checkpoint, tiny_checkpoint, ARCHITECTURES, "fp8")
     other = load_profile("1080p", CONFIGS).architectures
     with pytest.raises(CheckpointError, match="is --profile that of these weights"):
