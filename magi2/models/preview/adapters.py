@@ -17,6 +17,7 @@ from magi2.models.preview.grouped import GroupedRMSNorm
 from magi2.models.preview.layout import Source
 
 _BAND_BASE = 10000.0
+_NORM_ROWS = 4096
 
 
 class Rope(nn.Module):
@@ -69,8 +70,18 @@ class PostAdapter(nn.Module):
 
     def video(self, rows: Tensor) -> Tensor:
         """Velocities [R, C] fp32 of video tokens [R, n*c]."""
-        return F.linear(rms_norm(rows.float(), self.final_norm_video.weight), self.final_linear_video.weight)
+        return F.linear(_normed(rows, self.final_norm_video.weight), self.final_linear_video.weight)
 
     def audio(self, rows: Tensor) -> Tensor:
         """Velocities [R, C] fp32 of audio tokens [R, n*c]."""
-        return F.linear(rms_norm(rows.float(), self.final_norm_audio.weight), self.final_linear_audio.weight)
+        return F.linear(_normed(rows, self.final_norm_audio.weight), self.final_linear_audio.weight)
+
+
+def _normed(rows: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm [R, n*c] fp32 of `rows`, some at a time: three copies of all in fp32 would be a step's fullest moment."""
+    if torch.is_grad_enabled():
+        return rms_norm(rows.float(), weight)
+    out = torch.empty(rows.shape, device=rows.device)
+    for part, place in zip(torch.split(rows, _NORM_ROWS), torch.split(out, _NORM_ROWS), strict=True):
+        place.copy_(rms_norm(part.float(), weight))
+    return out

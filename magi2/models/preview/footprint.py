@@ -82,27 +82,32 @@ def _footprint(
     share = expert_share(moe.num_heads, moe.num_experts, rank=0, size=layout.ep)
     own = ceil(sequence / layout.cp)
     places = len(share.heads)
-    activations = own * (_token_bytes(config, itemsize) + _quantised_bytes(config, weights))
-    activations += sequence * 4 * config.num_heads // layout.cp * config.head_dim * itemsize  # attention's own copies
-    activations += own * layout.ep * places * _place_bytes(config, itemsize)
+    layer = own * (_layer_bytes(config, itemsize) + _quantised_bytes(config, weights))
+    layer += sequence * 4 * config.num_heads // layout.cp * config.head_dim * itemsize  # attention's own copies
+    layer += own * layout.ep * places * _place_bytes(config, itemsize)
+    heads = own * _head_bytes(config, itemsize) + own * layout.ep * places * _row_bytes(config, itemsize)
     return Footprint(
         weights=experts // layout.ep + routers * places // moe.num_heads + rest,
-        activations=activations,
+        activations=max(layer, heads),
         buffers=_buffer_bytes(config, layout, own, sequence, itemsize),
         reserve=RESERVE_BYTES,
     )
 
 
-def _token_bytes(config: PreviewConfig, itemsize: int) -> int:
-    """Bytes of one own token at the fullest moment: in a layer, or in the fp32 norm before the velocity heads."""
+def _layer_bytes(config: PreviewConfig, itemsize: int) -> int:
+    """Bytes of one own token at the fullest moment of a layer."""
     streams, size = config.stream_width, config.hidden_size
     heads = (config.num_heads + 2 * config.num_query_groups) * config.head_dim
     moe = config.moe_config
     sparse = 3 * config.split_merge_size + 3 * (
         moe.shared_expert_intermediate_size + moe.modality_specific_expert_intermediate_size
     )
-    layer = 2 * streams + 3 * size + max(3 * heads, 3 * config.intermediate_size, sparse)
-    return max(layer * itemsize, 2 * streams * itemsize + 3 * streams * _FP32)
+    return (2 * streams + 3 * size + max(3 * heads, 3 * config.intermediate_size, sparse)) * itemsize
+
+
+def _head_bytes(config: PreviewConfig, itemsize: int) -> int:
+    """Bytes of one own token before the velocity heads: the streams, those of video tokens, and the same normed."""
+    return config.stream_width * (2 * itemsize + _FP32)
 
 
 def _quantised_bytes(config: PreviewConfig, weights: Weights) -> int:
@@ -119,7 +124,12 @@ def _place_bytes(config: PreviewConfig, itemsize: int) -> int:
     """Bytes of one token in one of the rank's MoE heads: its result, and its routes with their rows and plan."""
     moe = config.moe_config
     dim = config.split_merge_size // moe.num_heads
-    return dim * itemsize + moe.top_k * (dim * itemsize + 4 * _FP32)
+    return dim * itemsize + moe.top_k * 4 * _FP32 + _row_bytes(config, itemsize)
+
+
+def _row_bytes(config: PreviewConfig, itemsize: int) -> int:
+    """Bytes of one token's rows in one of the rank's MoE heads; they stay from layer to layer."""
+    return config.moe_config.top_k * (config.split_merge_size // config.moe_config.num_heads) * itemsize
 
 
 def _buffer_bytes(config: PreviewConfig, layout: ParallelLayout, own: int, sequence: int, itemsize: int) -> int:
