@@ -29,12 +29,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction, KernelInterface
 
 import magi2.kernels
-from magi2.kernels import experts, mhc, refiner_attention, routing, rows, sorting
+from magi2.kernels import experts, fp8_experts, fp8_rows, mhc, refiner_attention, routing, rows, sorting
 from magi2.kernels.settings import Features, expert_settings
 
 TARGET = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 232_448  # of one program on a Hopper accelerator
-HOPPER = Features(SHARED_BYTES, descriptors=True, processors=132, warpgroups=True)
+HOPPER = Features(SHARED_BYTES, descriptors=True, processors=132, warpgroups=True, fp8=True)
 PLAIN = replace(HOPPER, warpgroups=False)
 
 # The published model at 272p, both branches: tokens, and the sizes of its configurations.
@@ -167,6 +167,23 @@ def _launch_experts() -> None:
     experts.combine(output, plan, torch.empty_like(x))
 
 
+def _launch_fp8_experts() -> None:
+    def scaled(*shape: int) -> fp8_experts.Scaled:
+        return fp8_experts.Scaled(_tensor(*shape, dtype=fp8_rows.E4M3), _tensor(*shape[:-1], dtype=torch.float32))
+
+    plan, count = _launch_router_and_sort(), MOE_HEADS * EXPERTS
+    parts = fp8_experts.ExpertWeights(
+        scaled(count, WIDTH, MOE_DIM), scaled(count, WIDTH, MOE_DIM), scaled(count, MOE_DIM, WIDTH)
+    )
+    weights = _tensor(MOE_HEADS, TOKENS, TOP_K, dtype=torch.float32)
+    x = fp8_experts.Scaled(*fp8_rows.quantise_rows(_tensor(TOKENS, MOE_HEADS, MOE_DIM)))
+    output = _tensor(TOKENS * MOE_HEADS * TOP_K, MOE_DIM)
+    for available in (PLAIN, HOPPER):
+        settings = fp8_experts.fp8_expert_settings(available, MOE_DIM, WIDTH)
+        fp8_experts.fp8_expert_rows(x, weights, plan, parts, available, settings, output)
+    fp8_rows.swiglu7_e4m3(_tensor(TOKENS, 2 * WIDTH))
+
+
 def _launch_streams() -> None:
     streams, lanes = _tensor(TOKENS, STREAMS, SIZE), _tensor(32, dtype=torch.float32)
     phi = mhc.PhiWeights(_tensor(3, STREAMS * SIZE, 64), lanes, lanes)
@@ -194,7 +211,7 @@ def _launch_windows() -> None:
         refiner_attention.window_attention(q, k, k, plan, available)
 
 
-LAUNCHES = (_launch_experts, _launch_streams, _launch_rows, _launch_windows)
+LAUNCHES = (_launch_experts, _launch_fp8_experts, _launch_streams, _launch_rows, _launch_windows)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -59,6 +59,10 @@ def too_much_shared(needed: int, available: int) -> str | None:
     return None if needed <= available else f"{needed} bytes of shared memory are more than the device's {available}"
 
 
+def no_fp8(available: bool) -> str | None:
+    return None if available else "the device has no FP8 products: compute capability 8.9 is the first that has"
+
+
 def log_refusals(model: str, refusals: Mapping[str, str]) -> None:
     """One warning for a model that names every step for which kernels refuse its shapes, with the reason."""
     if refusals:

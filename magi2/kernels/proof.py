@@ -15,13 +15,13 @@ import torch
 import triton
 from torch import Tensor
 
-from magi2.kernels import experts, refiner_attention, sorting
+from magi2.kernels import experts, fp8_experts, fp8_rows, refiner_attention, sorting
 from magi2.kernels.chosen import choose
 from magi2.kernels.settings import ExpertSettings, Features, expert_settings, features
 
 logger = logging.getLogger(__name__)
 
-EXPERTS, WINDOWS = "experts", "window attention"
+EXPERTS, FP8_EXPERTS, WINDOWS = "experts", "FP8 experts", "window attention"
 PLAIN, SPECIALISED = "plain", "specialised"
 _TOKENS = 150  # of one full tile and a part of the next
 
@@ -43,6 +43,22 @@ def expert_features(
     settings = expert_settings(plain, head_dim, width, dtype.itemsize)
     run = _ExpertRun(head_dim, width, num_experts, top_k, dtype, device)
     return found if _agree(EXPERTS, lambda: run(plain, settings), lambda: run(found, chosen)) else plain
+
+
+@cache
+def fp8_expert_features(
+    head_dim: int, width: int, num_experts: int, top_k: int, dtype: torch.dtype, device: torch.device
+) -> Features:
+    """The same for experts with e4m3 tokens and weights, whose rows are `dtype`."""
+    found = features(device)
+    chosen = fp8_experts.fp8_expert_settings(found, head_dim, width)
+    if not chosen.specialised:
+        choose(FP8_EXPERTS, PLAIN)
+        return found
+    plain = replace(found, warpgroups=False)
+    settings = fp8_experts.fp8_expert_settings(plain, head_dim, width)
+    run = _Fp8ExpertRun(head_dim, width, num_experts, top_k, dtype, device)
+    return found if _agree(FP8_EXPERTS, lambda: run(plain, settings), lambda: run(found, chosen)) else plain
 
 
 @cache
@@ -85,15 +101,45 @@ class _ExpertRun:
         self._x = normal(_TOKENS, 1, head_dim)
         self._w13 = normal(num_experts, head_dim, 2 * width) * head_dim**-0.5
         self._w_down = normal(num_experts, width, head_dim) * width**-0.5
-        scores = torch.rand(1, _TOKENS, num_experts, generator=generator, device=device)
-        scores[..., 0] += 1
-        self._ids = scores.topk(top_k).indices.int()
-        self._weights = torch.rand(1, _TOKENS, top_k, generator=generator, device=device)
+        self._ids, self._weights = _routes(num_experts, top_k, generator, device)
 
     def __call__(self, available: Features, settings: ExpertSettings) -> Tensor:
         plan = sorting.sort_routes(self._ids, len(self._w_down), settings.block_rows)
         rows = self._x.new_zeros(self._ids.numel(), self._x.shape[2])
         return experts.expert_rows(self._x, self._weights, plan, self._w13, self._w_down, available, settings, rows)
+
+
+class _Fp8ExpertRun:
+    """The same rows with e4m3 tokens and weights."""
+
+    def __init__(
+        self, head_dim: int, width: int, num_experts: int, top_k: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        def scaled(*shape: int) -> fp8_experts.Scaled:
+            values = torch.randn(shape, generator=generator, device=device)
+            return fp8_experts.Scaled(*fp8_rows.quantise_rows(values * shape[-1] ** -0.5))
+
+        generator = torch.Generator(device).manual_seed(0)
+        self._x = scaled(_TOKENS, 1, head_dim)
+        self._parts = fp8_experts.ExpertWeights(
+            scaled(num_experts, width, head_dim),
+            scaled(num_experts, width, head_dim),
+            scaled(num_experts, head_dim, width),
+        )
+        self._ids, self._weights = _routes(num_experts, top_k, generator, device)
+        self._head_dim, self._dtype = head_dim, dtype
+
+    def __call__(self, available: Features, settings: fp8_experts.Fp8ExpertSettings) -> Tensor:
+        plan = sorting.sort_routes(self._ids, len(self._parts.down.values), settings.block_rows)
+        rows = torch.zeros(self._ids.numel(), self._head_dim, dtype=self._dtype, device=self._ids.device)
+        return fp8_experts.fp8_expert_rows(self._x, self._weights, plan, self._parts, available, settings, rows)
+
+
+def _routes(num_experts: int, top_k: int, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and weights [1, N, K]; every token goes to the first expert."""
+    scores = torch.rand(1, _TOKENS, num_experts, generator=generator, device=device)
+    scores[..., 0] += 1
+    return scores.topk(top_k).indices.int(), torch.rand(1, _TOKENS, top_k, generator=generator, device=device)
 
 
 class _WindowRun:

@@ -46,6 +46,38 @@ def experts(
     return out
 
 
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    """e4m3 values of `x` [..., K] and the fp32 scale of each row: its largest magnitude / 448."""
+    scales = x.float().abs().amax(-1).clamp(min=2.0**-100) / 448
+    return (x.float() * (1 / scales).unsqueeze(-1)).to(torch.float8_e4m3fn), scales
+
+
+def fp8_experts(
+    x: tuple[Tensor, Tensor],
+    ids: Tensor,
+    weights: Tensor,
+    parts: Sequence[tuple[Tensor, Tensor]],
+    dtype: torch.dtype,
+) -> Tensor:
+    """`experts` of e4m3 tokens and weights with their scales: gate, up and down, output axis before input axis.
+
+    Hidden rows are rounded to e4m3 when they have been multiplied by 8.
+    """
+    (tokens, scales), ((gate, gate_scales), (up, up_scales), (down, down_scales)) = x, parts
+    num_experts = gate.shape[0] // tokens.shape[1]
+    out = torch.zeros(tokens.shape, dtype=dtype, device=tokens.device)
+    for row in range(gate.shape[0]):
+        head, expert = divmod(row, num_experts)
+        token, rank = torch.nonzero(ids[head] == expert, as_tuple=True)
+        values, scale = tokens[token, head].to(dtype), scales[token, head].to(dtype).unsqueeze(1)
+        left = values @ gate[row].to(dtype).t() * scale * gate_scales[row].to(dtype)
+        right = values @ up[row].to(dtype).t() * scale * up_scales[row].to(dtype)
+        hidden = (swiglu7(left, right).float() * 8).to(torch.float8_e4m3fn)
+        made = hidden.to(dtype) @ down[row].to(dtype).t() / 8 * down_scales[row].to(dtype)
+        out[:, head].index_add_(0, token, made * weights[head, token, rank].to(dtype).unsqueeze(1))
+    return out
+
+
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """`x / rms(x) * (1 + weight)` over the last axis."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * (1 + weight.to(x.dtype))

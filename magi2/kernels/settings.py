@@ -10,6 +10,7 @@ from triton.runtime import driver
 
 _DESCRIPTOR_ARCH = 90  # the first one with a copy engine for tensor tiles
 _WARPGROUP_ARCH = 90  # later ones replaced these products by others
+_FP8_ARCH = 89  # the first one with products of e4m3 operands
 BARRIER_BYTES = 1024  # more than any kernel's
 _INTERPRETED_SHARED_BYTES = 227 * 1024
 
@@ -19,12 +20,14 @@ class Features:
     """Bytes of shared memory one program may use, whether tiles can be loaded by descriptor, parallel processors.
 
     `warpgroups` says whether four warps can issue one matrix product from shared memory; `proof` says when to use that.
+    `fp8` says whether there are products of e4m3 operands.
     """
 
     shared_bytes: int
     descriptors: bool
     processors: int
     warpgroups: bool = False
+    fp8: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ EXPERT_SETTINGS = (
 def features(device: torch.device) -> Features:
     """The features of `device`; those of a large accelerator without descriptors for the CPU, in the interpreter."""
     if device.type == "cpu":
-        return Features(_INTERPRETED_SHARED_BYTES, descriptors=False, processors=3)
+        return Features(_INTERPRETED_SHARED_BYTES, descriptors=False, processors=3, fp8=True)
     return _measured(device.index or 0)
 
 
@@ -81,7 +84,8 @@ def _measured(index: int) -> Features:
     target = driver.active.get_current_target()
     descriptors = isinstance(target.arch, int) and target.backend == "cuda" and target.arch >= _DESCRIPTOR_ARCH
     warpgroups = descriptors and target.arch == _WARPGROUP_ARCH
-    return Features(properties["max_shared_mem"], descriptors, properties["multiprocessor_count"], warpgroups)
+    fp8 = isinstance(target.arch, int) and target.backend == "cuda" and target.arch >= _FP8_ARCH
+    return Features(properties["max_shared_mem"], descriptors, properties["multiprocessor_count"], warpgroups, fp8)
 
 
 def expert_settings(available: Features, head_dim: int, width: int, itemsize: int) -> ExpertSettings:
