@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -16,16 +17,17 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from magi2.kernels import experts, mhc, routing, rows, sorting
 from magi2.kernels.attention import Attend, attention_refusal, best_attention
 from magi2.kernels.limits import log_refusals
-from magi2.kernels.proof import expert_features
+from magi2.kernels.proof import expert_features, fp8_expert_features
 from magi2.kernels.settings import expert_settings, features
-from magi2.models.preview import attention, moe
-from magi2.models.preview.config import FP8
+from magi2.models.preview import attention, fp8_ops, moe
+from magi2.models.preview.config import BF16, FP8, Weights
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
 from magi2.models.preview.kernel_fit import step_refusals
 from magi2.models.preview.mhc import MhcCoefficients, MhcWeights
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
 from magi2.models.preview.model import PreviewModel
 from magi2.models.preview.ops import ExpertBranches, PreviewOps, Sizes, gated_attention, sum_branches
+from magi2.models.preview.quantised import QuantisedExperts
 
 
 def use_fast_ops(model: PreviewModel) -> None:
@@ -37,14 +39,14 @@ def use_fast_ops(model: PreviewModel) -> None:
     """
     refusals = _refusals(model)
     log_refusals("preview", refusals)
-    if "run_experts" not in refusals:
+    if not refusals.keys() & {"run_experts", "run_quantised_experts"}:
         _prove_experts(model)
     for module in model.modules():
         if isinstance(module, MultiHeadMoe) and not module.is_quantised and "run_experts" not in refusals:
             interleave_experts_(module)
         elif isinstance(module, SparseMlp) and model.weights != FP8:
             fuse_linears_(module)
-    model.use_ops(fast_ops(refusals))
+    model.use_ops(fast_ops(refusals, model.weights))
 
 
 def _refusals(model: PreviewModel) -> dict[str, str]:
@@ -52,11 +54,12 @@ def _refusals(model: PreviewModel) -> dict[str, str]:
     config, dtype, device = model.config, model.compute_dtype, model.device
     # Every sparse layer holds the same experts.
     share = next((module.share for module in model.modules() if isinstance(module, MultiHeadMoe)), None)
-    refusals = {
-        step: reason
-        for ranks in model.attention_ranks
-        for step, reason in step_refusals(config, dtype, features(device), attention_ranks=ranks, share=share).items()
-    }
+    available = features(device)
+    fit = partial(step_refusals, config, dtype, available, share=share, weights=model.weights)
+    refusals = {step: reason for ranks in model.attention_ranks for step, reason in fit(attention_ranks=ranks).items()}
+    product = fp8_ops.linear_refusal(config, dtype, device, available) if model.weights == FP8 else None
+    if product:
+        refusals["quantised_linear"] = product
     library = attention_refusal(config.head_dim, config.num_heads // config.num_query_groups, dtype, device)
     return {"attend": library, **refusals} if library else refusals
 
@@ -67,11 +70,12 @@ def _prove_experts(model: PreviewModel) -> None:
     if moe_config.moe_layers:
         head_dim = config.split_merge_size // moe_config.num_heads
         shape = (head_dim, moe_config.expert_intermediate_size, moe_config.num_experts, moe_config.top_k)
-        expert_features(*shape, model.compute_dtype, model.device)
+        prove = expert_features if model.weights == BF16 else fp8_expert_features
+        prove(*shape, model.compute_dtype, model.device)
 
 
-def fast_ops(plain: Collection[str] = ()) -> PreviewOps:
-    """The table of kernels, with its own cache of prepared weights and its own workspace.
+def fast_ops(plain: Collection[str] = (), weights: Weights = BF16) -> PreviewOps:
+    """The table of kernels of layers with such `weights`, with its own cache of what it prepares and own workspace.
 
     The entries named in `plain`, and those that are made of them, are plain torch. If `run_experts` is not one of them,
     the experts' weights must have been through `interleave_experts_`; attention has no soft cap unless `attend` is.
@@ -81,7 +85,9 @@ def fast_ops(plain: Collection[str] = ()) -> PreviewOps:
         names.add("head_blocks")
     if names & {"attend", "gate_heads"}:
         names.add("gated_attention")
-    return replace(_FastOps().table(), **{name: getattr(stock, name) for name in names})
+    if "quantised_linear" in names:
+        weights = BF16  # plain products take the activation as it is
+    return replace(_FastOps().table(weights), **{name: getattr(stock, name) for name in names})
 
 
 def interleave_experts_(module: MultiHeadMoe) -> None:
@@ -158,8 +164,10 @@ class _FastOps:
     def __init__(self) -> None:
         self._derived: Any = WeakTensorKeyDictionary()
         self._rows: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._fp8 = fp8_ops.Fp8Ops()
 
-    def table(self) -> PreviewOps:
+    def table(self, weights: Weights) -> PreviewOps:
+        stock = PreviewOps()
         return PreviewOps(
             mhc_coefficients=self.mhc_coefficients,
             mhc_input=self.mhc_input,
@@ -169,9 +177,11 @@ class _FastOps:
             attend=self.attend,
             gate_heads=rows.gate_heads,
             gated_attention=self.gated_attention,
-            swiglu7=self.swiglu7,
+            swiglu7=self._fp8.swiglu7 if weights == FP8 else self.swiglu7,
             route=self.route,
             run_experts=self.run_experts,
+            run_quantised_experts=self.run_quantised_experts,
+            quantised_linear=self._fp8.linear if weights == FP8 else stock.quantised_linear,
             sparse_mlp=self.sparse_mlp,
         )
 
@@ -247,6 +257,13 @@ class _FastOps:
         buffer = self._workspace(ids.numel(), dim, x)
         experts.expert_rows(x, routes.weights.contiguous(), plan, w13, w_down, available, settings, buffer)
         return experts.combine(buffer, plan, x.new_empty(x.shape))
+
+    def run_quantised_experts(
+        self, x: Tensor, routes: moe.Routes, weights: QuantisedExperts, share: ExpertShare | None = None
+    ) -> Tensor:
+        share = share or whole_heads(x.shape[1], len(weights.down.values) // x.shape[1])
+        buffer = self._workspace(routes.expert_ids.numel(), x.shape[2], x)
+        return fp8_ops.run_experts(x, routes, weights, share, buffer)
 
     def sparse_mlp(self, mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
         stacked = _stacked_first(mlp) if isinstance(mlp, SparseMlp) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from magi2.kernels import experts, limits, mhc, routing, rows, sorting
+from magi2.kernels import experts, fp8_experts, fp8_rows, limits, mhc, routing, rows, sorting
 from magi2.kernels.settings import Features
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
 
 
@@ -17,16 +17,18 @@ def step_refusals(
     *,
     attention_ranks: int = 1,
     share: ExpertShare | None = None,
+    weights: Weights = BF16,
 ) -> dict[str, str]:
     """The entries of `PreviewOps` whose kernels do not take the shapes of `config` in `dtype`, with the reason.
 
     `attention_ranks` share the attention heads, and `share` says which experts are here, by default all of them.
-    `run_experts` stands for its three kernels, `attend` for its sinks: the library has to be asked on the device.
+    `run_experts`, or `run_quantised_experts` for e4m3 `weights`, stands for its kernels, `attend` for its sinks: the
+    library has to be asked on the device.
     """
     refusals = {
         **_streams(config, dtype, available),
         **_heads(config, attention_ranks),
-        **_experts(config, dtype, available, share),
+        **_experts(config, dtype, available, share, weights),
     }
     return {step: refusal for step, refusal in refusals.items() if refusal}
 
@@ -54,18 +56,26 @@ def _heads(config: PreviewConfig, ranks: int) -> dict[str, str | None]:
 
 
 def _experts(
-    config: PreviewConfig, dtype: torch.dtype, available: Features, share: ExpertShare | None
+    config: PreviewConfig, dtype: torch.dtype, available: Features, share: ExpertShare | None, weights: Weights
 ) -> dict[str, str | None]:
     moe = config.moe_config
     if not moe.moe_layers:
         return {}
     share = share or whole_heads(moe.num_heads, moe.num_experts)
     heads, dim, width = len(share.heads), config.split_merge_size // moe.num_heads, moe.expert_intermediate_size
+    if weights == BF16:
+        step, refusal = "run_experts", experts.expert_rows_refusal(share.num_held, dim, width, dtype, available)
+    else:
+        step = "run_quantised_experts"
+        refusal = limits.first(
+            fp8_experts.fp8_expert_rows_refusal(share.num_held, dim, width, available),
+            fp8_rows.quantise_rows_refusal(dim),
+        )
     return {
         "route": routing.route_refusal(heads, moe.num_experts, dim, moe.top_k, dtype, available),
-        "run_experts": limits.first(
+        step: limits.first(
             sorting.sort_routes_refusal(heads, moe.num_experts, moe.top_k),
-            experts.expert_rows_refusal(share.num_held, dim, width, dtype, available),
+            refusal,
             experts.combine_refusal(dim, moe.top_k),
         ),
     }
