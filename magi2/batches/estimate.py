@@ -13,6 +13,7 @@ from magi2.artifacts.manifest import Manifest
 from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
 from magi2.config.profile import Profile
+from magi2.models.preview.config import BF16
 from magi2.parallel.layout import ONE_RANK, ParallelLayout
 from magi2.sampling.schedule import Schedule
 from magi2.types import ACCELERATOR_STAGES, StageName
@@ -52,7 +53,11 @@ def estimate_seconds(plan: BatchPlan, store: ArtifactStore) -> Estimate:
 
 
 def _alike(recent: Sequence[Manifest], stage: StageName, plan: BatchPlan, profile: Profile) -> list[Manifest]:
-    """The samples to go by: the profile's own, else those of the plan's other profiles, else of the same network."""
+    """The samples to go by: the profile's own, else those of the plan's other profiles, else of the same network; of
+    previews those alone whose weights had the profile's format.
+    """
+    if stage == StageName.PREVIEW:
+        recent = [each for each in recent if each.recipe.config.get("weights", BF16) == profile.compute.weights]
     names = {each.name for each in plan.profiles.values()}
     shapes = profile.architectures
     networks: dict[StageName, Any] = {StageName.PREVIEW: shapes.preview, StageName.REFINE: shapes.refiner}

@@ -452,6 +452,9 @@ def test_previews_of_another_size_are_estimated_by_their_pixels(tmp_path: Path) 
         missing = {"one": {"preview": 1}}
         plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, {"one": profile}, missing_of=missing)
         assert estimate_seconds(plan, store) == Estimate(expected, ())
+    faster = load_profile("tiny-preview", CONFIGS, ["compute.weights=fp8"])  # of which nothing is known
+    plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, {"one": faster}, missing_of={"one": {"preview": 1}})
+    assert estimate_seconds(plan, store) == Estimate(0.0, ("preview",))
     demo = load_profile("demo", CONFIGS)  # another network
     plan = BatchPlan("b", "n", "s", BatchOptions(), (), (), (), {}, {"one": demo}, missing_of={"one": {"preview": 1}})
     assert estimate_seconds(plan, store) == Estimate(0.0, ("preview",))

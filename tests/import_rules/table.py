@@ -167,8 +167,9 @@ TABLE = [
     Row(
         "magi2.batches",
         "artifacts checkpoints.fit checkpoints.layout checkpoints.whole config delivery.credentials delivery.names "
-        "delivery.targets errors files inputs media.colours media.delivery media.image models.text_encoder.tokenizer "
-        "parallel.layout prompts recipes sampling.schedule stages.layouts stages.snapshots types",
+        "delivery.targets errors files inputs media.colours media.delivery media.image models.preview.config "
+        "models.text_encoder.tokenizer parallel.layout prompts recipes sampling.schedule stages.layouts "
+        "stages.snapshots types",
         "pyarrow pydantic",
     ),
     Row("magi2.runtime.job", "errors parallel.layout types"),

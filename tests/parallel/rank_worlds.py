@@ -1,7 +1,8 @@
 """`python -m tests.parallel.rank_worlds FOLDER CASE ...` runs 2, 4 and 8 gloo ranks and leaves what each found as JSON.
 
-A case is a layout and a compute dtype, as `sp2.cfg2 fp32`. One process imports and computes what one rank gives; the
-ranks of each world are forked from it, one world after the other, and run those of the cases that are theirs.
+A case is a layout and a compute dtype, as `sp2.cfg2 fp32`, or `fp8` for FP8 weights. One process imports and computes
+what one rank gives; the ranks of each world are forked from it, one world after the other, and run those of the cases
+that are theirs.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ GUARDED = 2
 GOLDEN_LAYOUTS = {2: "sp2", 4: "sp4", 8: "sp4.cfg2"}
 LATENTS, AUDIO, TEXT, NEGATIVE = (3, 5, 5), 13, 7, 12  # 95 and 100 tokens, with an image 102 and 107: nothing divides
 TIMESTEP = 417
+FORMATS: dict[str, dict[str, Any]] = {
+    **{name: {"compute_dtype": dtype} for name, dtype in DTYPES.items()},
+    "fp8": {"compute_dtype": torch.float32, "weights": "fp8"},
+}
+"""How a case's model is loaded."""
 
 
 def config() -> PreviewConfig:
@@ -87,7 +93,7 @@ def digest(pair: tuple[Tensor, Tensor]) -> str:
 
 def model_case(folder: Path, name: str, dtype: str, expected: tuple[Tensor, Tensor]) -> dict[str, Any]:
     mesh = Mesh.create(ParallelLayout.parse(name), torch.device("cpu"))
-    model = load_preview(folder, config(), compute_dtype=DTYPES[dtype], mesh=mesh)
+    model = load_preview(folder, config(), **FORMATS[dtype], mesh=mesh)
     assert isinstance(model, ParallelPreview)
     mesh.meter.start()
     pair = velocities(model)
@@ -96,7 +102,7 @@ def model_case(folder: Path, name: str, dtype: str, expected: tuple[Tensor, Tens
     assert isinstance(layout, RankLayout)
     latents = tuple(zip(layout.video_counts, layout.audio_counts, strict=True))
     formula = step_traffic(
-        model.config, mesh.layout, layout.token_counts, latents, rank=mesh.rank, itemsize=DTYPES[dtype].itemsize
+        model.config, mesh.layout, layout.token_counts, latents, rank=mesh.rank, itemsize=model.compute_dtype.itemsize
     )
     guard = NoDeviceRead() if mesh.rank < GUARDED else None
     one = velocities(model, guided=False) if name in ONE_BRANCH else None
@@ -218,7 +224,7 @@ def main(folder: Path, cases: Sequence[str]) -> None:
         for name, value in model.state_dict().items()
     }
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "model.safetensors")
-    expected = {dtype: velocities(load_preview(folder, config(), compute_dtype=DTYPES[dtype])) for dtype in DTYPES}
+    expected = {name: velocities(load_preview(folder, config(), **form)) for name, form in FORMATS.items()}
     (folder / "single.json").write_text(json.dumps({dtype: digest(pair) for dtype, pair in expected.items()}))
     save_large(folder / "large")
     for world in WORLDS:

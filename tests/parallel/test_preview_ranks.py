@@ -25,11 +25,12 @@ LAYOUTS = (
     *("sp4", "sp4.ep2", "sp2.cfg2", "sp2.cfg2.ep4"),
     *("sp8.ep8", "sp8.ep4", "sp4.cfg2.ep4", "sp4.cfg2.ep8"),
 )
-EVERY = [f"{name} {dtype}" for name in LAYOUTS for dtype in ("fp32", "bf16")]
+EVERY = [f"{name} {dtype}" for name in LAYOUTS for dtype in ("fp32", "bf16", "fp8")]
 CHOSEN = [
     *("sp2 fp32", "sp2 bf16", "sp2.ep1 fp32", "sp2.ep1 bf16", "sp1.cfg2 fp32", "sp1.cfg2.ep2 fp32"),
     *("sp2.cfg2.ep4 fp32", "sp2.cfg2.ep4 bf16"),
     *("sp8.ep8 fp32", "sp8.ep8 bf16"),
+    *("sp2 fp8", "sp2.ep1 fp8"),
 ]
 """Tokens, guidance halves and experts spread alone and together, over few ranks and over more than divide the heads."""
 pytestmark = pytest.mark.ranks
