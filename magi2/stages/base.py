@@ -55,7 +55,7 @@ class Stage(ABC, Generic[Models]):
     """Base of all stages. Subclasses say what determines the artifact, what to load, and how to make one."""
 
     name: ClassVar[StageName]
-    kernels: ClassVar[tuple[str, ...]] = ()
+    kernels: tuple[str, ...] = ()
     """Steps of `magi2.kernels.chosen` that this stage may compute by kernels."""
 
     def __init__(self, context: StageContext) -> None:

@@ -28,6 +28,7 @@ from magi2.stages.context import StageContext
 from magi2.stages.contracts import encode_contract, preview_contract, text_contract
 from magi2.stages.layouts import check_preview_room
 from magi2.stages.snapshots import load_snapshot
+from magi2.stages.software import expert_step
 from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
 
@@ -53,10 +54,10 @@ class PreviewStage(TeamStage[PreviewModel, PreviewInputs, PreviewLatents]):
     """Writes the latents of the preview and the random stream's position, from which the refiner goes on."""
 
     name: ClassVar[StageName] = StageName.PREVIEW
-    kernels = ("attention", "experts")
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
+        self.kernels = ("attention", expert_step(context.book.profile.compute.weights))
         self.pictures = ClipPictures(context)
 
     def recipe(self, clip: Clip) -> Recipe:

@@ -12,6 +12,7 @@ from magi2.config.settings import Settings
 from magi2.kernels.chosen import CHOSEN, kernels_at_work
 from magi2.kernels.installed import installed
 from magi2.media.ffmpeg import Ffmpeg, find_ffmpeg
+from magi2.models.preview.config import BF16, Weights
 from magi2.platform import Accelerator
 
 
@@ -31,6 +32,11 @@ def here(settings: Settings) -> dict[str, str]:
     return {**installed(), "ffmpeg": find_ffmpeg(settings.ffmpeg).version}
 
 
+def expert_step(weights: Weights) -> str:
+    """How kernels of routed experts are called in `magi2.kernels.chosen`."""
+    return "experts" if weights == BF16 else "FP8 experts"
+
+
 def kernels_of(profile: Profile, settings: Settings) -> str:
     """What would compute the profile's models, as one line; the device is asked, which compiles what it has not yet."""
     accelerator = platform.current(settings.device)
@@ -38,7 +44,7 @@ def kernels_of(profile: Profile, settings: Settings) -> str:
         return "plain torch"
     # Here: a CPU machine need not have Triton.
     from magi2.kernels.attention import best_attention
-    from magi2.kernels.proof import expert_features, window_features
+    from magi2.kernels.proof import expert_features, fp8_expert_features, window_features
 
     device = platform.device(accelerator=accelerator)
     dtype = torch.bfloat16 if profile.compute_dtype == "bfloat16" else torch.float32
@@ -48,8 +54,9 @@ def kernels_of(profile: Profile, settings: Settings) -> str:
     moe = preview.moe_config
     if moe.moe_layers:
         sizes = (preview.split_merge_size // moe.num_heads, moe.expert_intermediate_size, moe.num_experts, moe.top_k)
-        expert_features(*sizes, dtype, device)
-        steps.append("experts")
+        prove = expert_features if profile.compute.weights == BF16 else fp8_expert_features
+        prove(*sizes, dtype, device)
+        steps.append(expert_step(profile.compute.weights))
     if profile.refiner:
         window_features(refiner.num_heads, refiner.num_query_groups, refiner.head_dim, dtype, device)
         steps.append("window attention")

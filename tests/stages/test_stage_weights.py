@@ -30,6 +30,7 @@ def test_a_folder_made_before_gives_the_key_and_the_latents_of_quantising_at_loa
         assert result.state == "made" and result.key is not None, "texts are there, latents are not"
         manifest = context.store.find(StageName.PREVIEW.value, result.key)
         assert manifest is not None and manifest.recipe.config["weights"] == "fp8"
+        assert manifest.report["made_by"]["kernels"] == "attention: torch, FP8 experts: torch"
         found.append((result.key, {name: payload.sha256 for name, payload in manifest.payloads.items()}))
         shutil.rmtree(store)
     assert found[0] == found[1]
