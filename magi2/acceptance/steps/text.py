@@ -60,19 +60,25 @@ def _tower(site: Site) -> tuple[nn.Module, int, int, str]:
 
 
 def _random_tower(site: Site) -> tuple[nn.Module, int, int, str]:
-    from magi2.models.text_encoder.tower import SKIPPED_LAYERS, build_tower, parse_config
-
     if site.device.type == "cpu":
         raise NotRunError("no weights are given, and of the published shape it is too large for a CPU")
+    tower, layers, whole = random_tower(site.device, site.dtype, site.options.layers)
+    return tower, layers, whole, "random"
+
+
+def random_tower(device: torch.device, dtype: torch.dtype, at_most: int | None = None) -> tuple[nn.Module, int, int]:
+    """The published text tower with random weights, of at most so many layers; also its layers and those that run."""
+    from magi2.models.text_encoder.tower import SKIPPED_LAYERS, build_tower, parse_config
+
     config = parse_config(TEXT_CONFIG)
     whole = config.num_hidden_layers - SKIPPED_LAYERS
-    layers = min(whole, site.options.layers or whole)
-    tower = build_tower(config, num_layers=layers, dtype=site.dtype).to_empty(device=site.device)
+    layers = min(whole, at_most or whole)
+    tower = build_tower(config, num_layers=layers, dtype=dtype).to_empty(device=device)
     torch.manual_seed(1)
     for parameter in tower.parameters():
         scale = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1
         parameter.requires_grad_(False).normal_(std=scale)
     # The rotary frequencies are in no file: computed anew, as loading does.
     rotary = tower.get_submodule("rotary_emb")
-    tower.rotary_emb = type(rotary)(config).to(site.device)
-    return tower, layers, whole, "random"
+    tower.rotary_emb = type(rotary)(config).to(device)
+    return tower, layers, whole
