@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from magi2.models.preview.attention import Sequences
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.layer import Layer
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.mlp import MultiHeadMoe, SparseMlp
+from magi2.models.preview.quantised import E4M3, Quantised, quantise
 
 CONFIG = PreviewConfig()
 DENSE, SPARSE = 0, CONFIG.moe_config.moe_layers[0]
 AUDIO_ROWS, TEXT_ROWS = 250, 600
+_ELEMENTS_AT_ONCE = 1 << 28  # of a quantised weight's numbers, while they are made
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,16 @@ class Clip:
 PREVIEW_CLIPS = {"272p": Clip("272p", 32 * 16 * 28), "540p": Clip("540p", 32 * 32 * 56)}
 
 
-def make_layout(bounds: tuple[int, ...], modalities: list[tuple[int, ...]], device: torch.device) -> ClipLayout:
+def make_layout(
+    bounds: tuple[int, ...],
+    modalities: list[tuple[int, ...]],
+    device: torch.device,
+    config: PreviewConfig = CONFIG,
+) -> ClipLayout:
     """A layout whose sequences hold `modalities` (video, audio, text counts), with random rotary angles."""
     packed = torch.cat([torch.arange(3).repeat_interleave(torch.tensor(counts)) for counts in modalities])
     to_grouped = torch.argsort(packed, stable=True)
-    angles = torch.rand(packed.numel(), CONFIG.head_dim // 8 * 3) * 6
+    angles = torch.rand(packed.numel(), config.head_dim // 8 * 3) * 6
     return ClipLayout(
         latent_size=(1, 1, 1),
         audio_length=1,
@@ -74,10 +81,18 @@ def rank_layout(clip: Clip, device: torch.device) -> ClipLayout:
 
 
 def random_(module: nn.Module) -> None:
-    """Fill weights on their device: matrices keep the size of their input, the rest varies mildly."""
-    for name, tensor in module.state_dict(keep_vars=True).items():
+    """Fill weights on their device: matrices keep the size of their input, the rest varies mildly.
+
+    Quantised weights are made a part at a time, so that no whole one is ever there in bf16.
+    """
+    tensors = module.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
         values = tensor.detach()
-        if name.endswith(("W_gate", "W_up", "W_down")):
+        if values.dtype == E4M3:
+            _random_quantised_(Quantised(values, tensors[f"{name}_scale"].detach()))
+        elif name.endswith("_scale"):
+            continue  # comes with its values
+        elif name.endswith(("W_gate", "W_up", "W_down")):
             values.normal_(std=values.shape[1] ** -0.5)
         elif "mhc_phi" in name:
             values.normal_()
@@ -89,10 +104,29 @@ def random_(module: nn.Module) -> None:
             values.normal_(std=0.02 if "router" in name else 0.1)
 
 
-def make_layer(index: int, device: torch.device) -> Layer:
-    """One layer of the shipped architecture with random bf16 weights."""
+def _random_quantised_(weight: Quantised) -> None:
+    """Quantise normal bf16 numbers into `weight`."""
+    width = weight.values.shape[-1]
+    rows, scales = weight.values.view(-1, width), weight.scales.view(-1)
+    some = max(1, _ELEMENTS_AT_ONCE // width)
+    for values, scale in zip(rows.split(some), scales.split(some), strict=True):
+        numbers = torch.empty(values.shape, dtype=torch.bfloat16, device=values.device).normal_(std=width**-0.5)
+        made = quantise(numbers)
+        values.copy_(made.values)
+        scale.copy_(made.scales)
+
+
+def make_layer(
+    index: int,
+    device: torch.device,
+    config: PreviewConfig = CONFIG,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    weights: Weights = BF16,
+) -> Layer:
+    """One layer of the architecture with random weights in their format."""
     with torch.device(device):
-        layer = Layer(CONFIG, index, dtype=torch.bfloat16)
+        layer = Layer(config, index, dtype=dtype, weights=weights)
     random_(layer)
     return layer.requires_grad_(False).eval()
 
@@ -103,6 +137,6 @@ def routed_experts(layer: Layer) -> MultiHeadMoe:
     return layer.mlp.moe_mlp
 
 
-def make_streams(tokens: int, device: torch.device) -> Tensor:
+def make_streams(tokens: int, device: torch.device, config: PreviewConfig = CONFIG) -> Tensor:
     """Random residual streams [N, n, c]."""
-    return torch.randn(tokens, CONFIG.mhc_config.num_stream, CONFIG.hidden_size, device=device).bfloat16()
+    return torch.randn(tokens, config.mhc_config.num_stream, config.hidden_size, device=device).bfloat16()
