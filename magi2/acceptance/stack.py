@@ -20,7 +20,7 @@ from magi2 import platform
 from magi2.acceptance.measure import Mark, mark, settle
 from magi2.acceptance.preview_shapes import AUDIO_ROWS, TEXT_ROWS, random_
 from magi2.models.preview.conditioning import Conditioning
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig, Weights
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.mlp import SparseMlp
 from magi2.models.preview.model import PreviewModel
@@ -43,18 +43,21 @@ def stack(config: PreviewConfig, layers: int) -> PreviewConfig:
     return replace(config, num_layers=layers, mm_layers=dense, moe_config=replace(config.moe_config, moe_layers=sparse))
 
 
-def build(mesh: Mesh, config: PreviewConfig, dtype: torch.dtype = torch.bfloat16) -> PreviewModel:
+def build(
+    mesh: Mesh, config: PreviewConfig, dtype: torch.dtype = torch.bfloat16, weights: Weights = BF16
+) -> PreviewModel:
     """The model with random weights on this rank's device, with kernels where the platform has them.
 
-    Ranks of the same experts have equal ones, and all other weights are shared.
+    Ranks of the same experts have equal ones, and all other weights are shared. FP8 weights are made in FP8, a part of
+    a tensor at a time.
     """
     torch.manual_seed(1 + mesh.ep.rank)
     with torch.device("meta"):
         is_alone = mesh.layout.num_ranks == 1
         model = (
-            PreviewModel(config, compute_dtype=dtype)
+            PreviewModel(config, compute_dtype=dtype, weights=weights)
             if is_alone
-            else ParallelPreview(config, mesh, compute_dtype=dtype)
+            else ParallelPreview(config, mesh, compute_dtype=dtype, weights=weights)
         )
     model.to_empty(device=mesh.device)
     random_(model)
