@@ -1,8 +1,9 @@
-"""Judge the demo's clips by tier: `python -m tools.tiers --checkpoint FOLDER`.
+"""Judge the demo's clips by tier, or by the format of their weights: `python -m tools.tiers --checkpoint FOLDER`.
 
 Every prompt is rendered under lossless, high and draft, at 20 steps and at 100 with the published guidance, and judged;
-latents and frames are compared with those of lossless, and lossless with that of the prompt's other seed. A line is
-written after each clip, and what has one is not made again, so that an interrupted run goes on.
+latents and frames are compared with those of lossless, and lossless with that of the prompt's other seed. With
+`--by weights` it is bf16, FP8 experts and FP8 instead, all computing in bf16, and the first of these in the place of
+lossless. A line is written after each clip, and what has one is not made again, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -35,6 +36,7 @@ from magi2.errors import Magi2Error
 from magi2.jobs.render import ClipRender
 from magi2.kernels.installed import installed
 from magi2.media.ffmpeg import find_ffmpeg
+from magi2.models.preview.config import Weights
 from magi2.sampling.schedule import GUIDED
 from magi2.stages.likeness import clip_likeness
 from magi2.stages.prepare import open_device
@@ -42,6 +44,38 @@ from magi2.stages.progress import Silent
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TIERS = ("lossless", "high", "draft")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What clips are compared by: its name, that of the rows of all clips, and what is set for each of its values. The
+    first is what others are held against.
+    """
+
+    name: str
+    rows: str
+    values: Mapping[str, tuple[str, ...]]
+
+    @property
+    def reference(self) -> str:
+        return next(iter(self.values))
+
+    @property
+    def last(self) -> str:
+        return tuple(self.values)[-1]
+
+
+AXES = {
+    axis.name: axis
+    for axis in (
+        Axis("tier", "tiers", {tier: (f"preview.quality={tier}",) for tier in TIERS}),
+        Axis(
+            "weights",
+            "formats",
+            {format_: (f"compute.weights={format_}", "compute_dtype=bfloat16") for format_ in get_args(Weights)},
+        ),
+    )
+}
 STEPS = {20: (), 100: ("preview.guidance.video_txt_guidance_scale=5", "preview.guidance.audio_txt_guidance_scale=7")}
 """Numbers of steps, and what else is set for them: 20 keep the demo's guidance of 2."""
 PREVIEW_GPU_S, REST_GPU_S = 774.0, 159.0
@@ -54,8 +88,9 @@ PROMPTS_AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Part:
-    """A few clips of one kind at one number of steps, under every tier."""
+    """A few clips of one kind at one number of steps, under every value of an axis."""
 
+    axis: Axis
     steps: int
     wanted: tuple[Wanted, ...]
 
@@ -95,12 +130,14 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     settings = replace(Settings.from_environment(), ckpt_root=chosen.checkpoint.absolute(), store=str(folder / "store"))
     place = Place(settings, folder)
-    done = {(line["steps"], line["name"]) for line in place.measured() if line["tier"] == TIERS[-1]}
-    parts = [part for part in _parts(chosen, folder / "images") if not _names(part) <= done]
+    axis = AXES[chosen.by]
+    axis = replace(axis, values={value: axis.values[value] for value in chosen.values or axis.values})
+    done = {(line["steps"], line["name"]) for line in place.measured() if line[axis.name] == axis.last}
+    parts = [part for part in _parts(chosen, axis, folder / "images") if not _names(part) <= done]
     failed = _run(parts, place, chosen.processes, chosen.limit_s)
     figures = (
         _beside(chosen)
-        | summed_up(place.measured())
+        | summed_up(place.measured(), axis)
         | {
             "clips_of_each_kind": chosen.clips,
             "versions": _versions(settings),
@@ -108,13 +145,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(figures["tiers"], indent=1) + "\n")
+    sys.stdout.write(json.dumps(figures[axis.rows], indent=1) + "\n")
     return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.tiers", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=REPOSITORY / "examples" / "demo_checkpoint")
+    parser.add_argument("--by", choices=AXES, default="tier", help="what clips are compared by")
+    parser.add_argument("--values", nargs="+", help="of that; all unless given, and the first is held against")
     parser.add_argument("--clips", type=int, default=32, help=f"of each kind and number of steps, {SEEDS} of a prompt")
     parser.add_argument("--seed", type=int, default=2024, help="of the draw of prompts")
     parser.add_argument("--steps", type=int, nargs="+", choices=STEPS, default=list(STEPS))
@@ -158,7 +197,7 @@ def gpu_seconds(unguided: float) -> dict[str, float]:
     return seconds
 
 
-def _parts(chosen: argparse.Namespace, images: Path) -> Iterator[Part]:
+def _parts(chosen: argparse.Namespace, axis: Axis, images: Path) -> Iterator[Part]:
     """The first prompts of every kind and number of steps come first, so that a run cut short has some of each."""
     kinds: list[Kind] = chosen.kinds
     by_kind = {
@@ -172,7 +211,7 @@ def _parts(chosen: argparse.Namespace, images: Path) -> Iterator[Part]:
         for steps in sorted(chosen.steps, reverse=True):
             for wanted in by_kind.values():
                 if some := wanted[start : start + size]:
-                    yield Part(steps, tuple(some))
+                    yield Part(axis, steps, tuple(some))
 
 
 def _names(part: Part) -> set[tuple[int, str]]:
@@ -193,29 +232,31 @@ def _run(parts: Sequence[Part], place: Place, processes: int, limit_s: float) ->
 
 
 def measure(part: Part, place: Place, ends_at: float) -> None:
-    """Render and judge a part's clips tier by tier, writing a line for each that has none yet."""
-    written = {(line["steps"], line["name"], line["tier"]) for line in place.measured()}
-    lossless: dict[str, str] = {}
-    for tier in TIERS:
+    """Render and judge a part's clips value by value, writing a line for each that has none yet."""
+    axis = part.axis
+    written = {(line["steps"], line["name"], line[axis.name]) for line in place.measured()}
+    references: dict[str, str] = {}
+    for value in axis.values:
         if time.time() > ends_at:
             return
-        for store, one, key, seconds in _rendered(part, tier, place):
-            if tier == TIERS[0]:
-                lossless[one.name] = key
-            if (part.steps, one.name, tier) in written:
+        for store, one, key, seconds in _rendered(part, value, place):
+            if value == axis.reference:
+                references[one.name] = key
+            if (part.steps, one.name, value) in written:
                 continue
             verdict = kept_verdict(store, key, one.asked)
-            reference = lossless.get(one.name if tier != TIERS[0] else f"{one.name.rpartition('-')[0]}-0")
+            other = one.name if value != axis.reference else f"{one.name.rpartition('-')[0]}-0"
+            reference = references.get(other)
             likeness = clip_likeness(store, key, reference) if reference and reference != key else None
             place.write(
-                {"steps": part.steps, "kind": one.kind, "name": one.name, "tier": tier, "passed": verdict.passed}
+                {"steps": part.steps, "kind": one.kind, "name": one.name, axis.name: value, "passed": verdict.passed}
                 | {"all_five": verdict.has_all_five, "preview_s": seconds, "likeness": likeness and asdict(likeness)}
             )
 
 
-def _rendered(part: Part, tier: str, place: Place) -> Iterator[tuple[ArtifactStore, Wanted, str, float]]:
-    """The part's clips under a tier, each with the key of its delivered file and the seconds of its preview."""
-    overrides = [f"preview.steps={part.steps}", *STEPS[part.steps], f"preview.quality={tier}"]
+def _rendered(part: Part, value: str, place: Place) -> Iterator[tuple[ArtifactStore, Wanted, str, float]]:
+    """The part's clips under a value, each with the key of its delivered file and the seconds of its preview."""
+    overrides = [f"preview.steps={part.steps}", *STEPS[part.steps], *part.axis.values[value]]
     profile_of = Profiles(place.settings.configs, PROFILES[part.wanted[0].kind], overrides)
     file = place.folder / f"batch-{part.steps}-{part.wanted[0].name}.jsonl"  # pictures lie below its folder
     write_batch(part.wanted, file)
@@ -233,24 +274,25 @@ def _rendered(part: Part, tier: str, place: Place) -> Iterator[tuple[ArtifactSto
             yield deployment.store, by_name[name], outcome.results[-1].key or "", seconds
 
 
-def summed_up(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """By number of steps, kind and tier, and for all of them together: what is right of what lossless gets right."""
-    by_clip = {(line["steps"], line["name"], line["tier"]): line for line in lines}
+def summed_up(lines: Sequence[dict[str, Any]], axis: Axis = AXES["tier"]) -> dict[str, Any]:
+    """By number of steps, kind and value, and for all of them together: what is right of what the reference gets
+    right."""
+    by_clip = {(line["steps"], line["name"], line[axis.name]): line for line in lines}
     settings = sorted({(line["steps"], line["kind"]) for line in lines})
     rows = [
-        {"steps": steps, "kind": kind, "tier": tier, **_row(lines, by_clip, tier, steps=steps, kind=kind)}
+        {"steps": steps, "kind": kind, axis.name: value, **_row(lines, by_clip, axis, value, steps=steps, kind=kind)}
         for steps, kind in settings
-        for tier in TIERS
+        for value in axis.values
     ]
-    together = [{"tier": tier, **_row(lines, by_clip, tier)} for tier in TIERS]
-    return {"tiers": together, "by_steps_and_kind": rows, "wrong": _wrong(lines, by_clip)}
+    of_all = [{axis.name: value, **_row(lines, by_clip, axis, value)} for value in axis.values]
+    return {axis.rows: of_all, "by_steps_and_kind": rows, "wrong": _wrong(lines, by_clip, axis)}
 
 
 def _row(
-    lines: Sequence[dict[str, Any]], by_clip: dict[tuple[int, str, str], Any], tier: str, **where: Any
+    lines: Sequence[dict[str, Any]], by_clip: dict[tuple[int, str, str], Any], axis: Axis, value: str, **where: Any
 ) -> dict[str, Any]:
-    clips = [line for line in lines if line["tier"] == tier and all(line[name] == v for name, v in where.items())]
-    pairs = [(line, by_clip.get((line["steps"], line["name"], TIERS[0]))) for line in clips]
+    clips = [line for line in lines if line[axis.name] == value and all(line[name] == v for name, v in where.items())]
+    pairs = [(line, by_clip.get((line["steps"], line["name"], axis.reference))) for line in clips]
     right = [line for line, reference in pairs if reference and all(reference["passed"].values())]
     everything = [all(line["passed"].values()) for line in right]
     measures = {
@@ -259,13 +301,13 @@ def _row(
     likeness = [line["likeness"] for line in clips if line["likeness"]]
     return {
         "clips": len(clips),
-        "right_by_lossless": len(right),
+        f"right_by_{axis.reference}": len(right),
         "right_in_everything": sum(everything),
         "percent_right": _percent(everything),
         "percent_by_measure": {name: _percent(passed) for name, passed in measures.items() if passed}
         | {"all_five": _percent([line["all_five"] for line in right])},
         "preview_s": round(mean(line["preview_s"] for line in clips), 2) if clips else None,
-        "against" if tier != TIERS[0] else "against_the_other_seed": _likeness(likeness),
+        "against" if value != axis.reference else "against_the_other_seed": _likeness(likeness),
     }
 
 
@@ -283,14 +325,16 @@ def _likeness(found: Sequence[dict[str, float | None]]) -> dict[str, Any]:
     return summary
 
 
-def _wrong(lines: Sequence[dict[str, Any]], by_clip: dict[tuple[int, str, str], Any]) -> list[dict[str, Any]]:
-    """Clips that lossless gets right and a tier does not."""
+def _wrong(
+    lines: Sequence[dict[str, Any]], by_clip: dict[tuple[int, str, str], Any], axis: Axis
+) -> list[dict[str, Any]]:
+    """Clips that the reference gets right and another value does not."""
     return [
-        {name: line[name] for name in ("steps", "name", "tier")}
+        {name: line[name] for name in ("steps", "name", axis.name)}
         | {"wrong": [name for name, is_right in line["passed"].items() if not is_right]}
         for line in lines
         if not all(line["passed"].values())
-        and (reference := by_clip.get((line["steps"], line["name"], TIERS[0])))
+        and (reference := by_clip.get((line["steps"], line["name"], axis.reference)))
         and all(reference["passed"].values())
     ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from magi2.config.settings import Settings
-from tools.tiers import Place, gpu_seconds, summed_up
+from tools.tiers import AXES, Place, gpu_seconds, summed_up
 
 LIKENESS = {"psnr_db": 40.0, "ssim": 0.99, "video_cosine": 0.999, "video_relative_l2": 0.02}
 
@@ -41,6 +41,18 @@ def test_clips_that_lossless_gets_wrong_do_not_count() -> None:
     assert high["percent_by_measure"] == {"colour": 50, "motion": 100, "all_five": 50}
     assert high["against"]["ssim"] == {"mean": 0.96, "worst": 0.9}
     assert figures["wrong"] == [{"steps": 20, "name": "b", "tier": "high", "wrong": ["colour"]}]
+
+
+def test_formats_are_held_against_bf16() -> None:
+    lines = [line("a", value, colour=value != "fp8") for value in ("bf16", "fp8_experts", "fp8")]
+    lines = [{"weights": each.pop("tier"), **each} for each in lines]
+    figures = summed_up(lines, AXES["weights"])
+    assert [(row["weights"], row["percent_right"]) for row in figures["formats"]] == [
+        ("bf16", 100),
+        ("fp8_experts", 100),
+        ("fp8", 0),
+    ]
+    assert figures["wrong"] == [{"steps": 20, "name": "a", "weights": "fp8", "wrong": ["colour"]}]
 
 
 def test_equal_frames_are_counted_and_have_no_psnr() -> None:
