@@ -51,6 +51,8 @@ def test_pairs_come_the_least_alike_first_with_a_link(tmp_path: Path, magi2: Mag
     link = f"/plugin/renders?batch={one}&clip={unlike.clip_id}&other={other}%3A{reseeded[1].clip_id}"
     assert found["clips"][0]["link"] == link
     assert "never by hash" in found["note"] and found["note"] in magi2("compare", one, other).out
+    assert found["mean"]["ssim"] == pytest.approx(sum(row["ssim"] for row in found["clips"]) / 2)
+    assert found["mean"]["video_cosine"] is None
     assert found["without_counterpart"] == [f"{one}:{alone.clip_id}"]
     assert "row 2" in magi2("compare", one, other).out
 
