@@ -50,7 +50,8 @@ STEPS = (
 class Options:
     """What all steps are told. Steps of other options are other steps: they run anew.
 
-    `layers`, if given, limits those that are built; `layout` None is the deployment's.
+    `layers`, if given, limits those that are built; `layout` None is the deployment's, `formatted` None the profiles'
+    own format of the preview's weights.
     """
 
     profiles: tuple[str, ...]
@@ -58,6 +59,12 @@ class Options:
     random_weights: bool = False
     layers: int | None = None
     fingerprint: bool = False
+    formatted: str | None = None
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What is set in every profile."""
+        return () if self.formatted is None else (f"compute.weights={self.formatted}",)
 
     @property
     def key(self) -> str:

@@ -49,6 +49,7 @@ class Report:
             "profiles": list(self.options.profiles),
             "layout": self.layout,
             "weights": "random" if self.options.random_weights else "given",
+            "format": self.options.formatted,
             "steps": [
                 {
                     "step": outcome.step,
@@ -82,7 +83,8 @@ class Report:
         yield ""
         weights = "random" if self.options.random_weights else "given"
         profiles = ", ".join(self.options.profiles)
-        yield f"magi2 {__version__}, layout {self.layout}, {weights} weights, profiles {profiles}"
+        form = f" as {self.options.formatted}" if self.options.formatted else ""
+        yield f"magi2 {__version__}, layout {self.layout}, {weights} weights{form}, profiles {profiles}"
         yield ""
         yield "| step | verdict | seconds | |"
         yield "|---|---|---|---|"

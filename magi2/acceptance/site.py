@@ -39,7 +39,9 @@ class Site:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """Those that are asked for; their networks are of one architecture."""
-        return tuple(load_profile(name, self.settings.configs) for name in self.options.profiles)
+        return tuple(
+            load_profile(name, self.settings.configs, self.options.overrides) for name in self.options.profiles
+        )
 
     @property
     def ranks(self) -> Mesh:

@@ -40,6 +40,9 @@ def accept_command(
     layers: int | None = typer.Option(
         None, "--layers", min=3, help="Build at most so many of preview and refiner; the rest is extrapolated."
     ),
+    formatted: str | None = typer.Option(
+        None, "--weights", help="Format of the preview's weights, as compute.weights: bf16, fp8_experts or fp8."
+    ),
     fingerprint: bool = typer.Option(False, "--fingerprint", help="Also read every byte of the weights once."),
     limit_s: float = typer.Option(1800.0, "--limit-s", min=1, help="Seconds after which a step is ended."),
     out: Path = typer.Option(Path("magi2-accept"), "--out", help="Folder of the report; what is done there is kept."),
@@ -57,7 +60,10 @@ def accept_command(
         random_weights=random_weights or not _are_given(settings),
         layers=layers,
         fingerprint=fingerprint,
+        formatted=formatted,
     )
+    for name in options.profiles:
+        load_profile(name, settings.configs, options.overrides)  # refuses what is no format
     wanted = chosen(_listed(steps), _listed(skip))
     acceptance = Acceptance(out, options, settings, own=own_steps(settings), limit_s=limit_s)
     scrubber = Scrubber(settings, with_paths=with_paths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -68,6 +69,13 @@ def test_fewer_layers_have_random_weights(site: Site) -> None:
     model, source = preview._model(site, stack(whole, 3), whole)
     assert source == "random" and len(model.block.layers) == 3
     assert preview._model(site, whole, whole)[1] == "given"
+
+
+def test_random_weights_come_in_the_format_that_is_asked_for(site: Site) -> None:
+    options = replace(site.options, formatted="fp8", layers=3)
+    figures, differences = found(preview, replace(site, options=options))
+    assert (figures["format"].value, figures["weights"].value) == ("fp8", "random")
+    assert not differences
 
 
 def test_what_was_not_built_is_extrapolated_by_the_kind_of_its_layers_and_called_so() -> None:

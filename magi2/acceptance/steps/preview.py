@@ -52,6 +52,7 @@ def run(site: Site) -> Iterator[Found]:
     release()
     config = stack(whole, fitting_layers(site, whole))
     model = yield from built(site, config.num_layers, whole.num_layers, lambda: _model(site, config, whole))
+    yield Figure("format", model.weights)
     for name, size in site.preview_sizes.items():
         yield from _steps(site, model, name, size, whole, limits)
         release()
@@ -100,7 +101,7 @@ def _model(site: Site, config: PreviewConfig, whole: PreviewConfig) -> tuple[Pre
     """The given weights where all layers fit, else random ones; and which these are."""
     weights = site.weights("preview") if config == whole else None
     if weights is None:
-        return build(site.ranks, config, site.dtype), "random"
+        return build(site.ranks, config, site.dtype, site.profiles[0].compute.weights), "random"
     model = load_preview(
         weights.folder("preview"),
         config,
