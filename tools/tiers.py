@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         | summed_up(place.measured(), axis)
         | {
             "clips_of_each_kind": chosen.clips,
-            "versions": _versions(settings),
+            "versions": versions(settings),
         }
     )
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _versions(settings: Settings) -> dict[str, str]:
+def versions(settings: Settings) -> dict[str, str]:
     """What the clips were made by."""
     device = open_device(settings)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

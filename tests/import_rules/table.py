@@ -92,7 +92,7 @@ TABLE = [
     Row(
         "tools",
         "artifacts batches catalog checkpoints.layout cli config delivery deployment errors files jobs.render kernels "
-        "media recipes report runtime sampling stages types",
+        "media models.preview.config recipes report runtime sampling stages types",
         "PIL demo_world rich torch triton",
         heavy=True,
     ),

@@ -1,4 +1,4 @@
-"""How far FP8 moves the demo's latents, step by step: `python -m benchmarks.fp8_latents [--out FILE] [--prompts N]`.
+"""How far FP8 moves the demo's latents, step by step: `python -m tools.fp8_latents [--out FILE] [--prompts N]`.
 
 Held-out prompts with two seeds each, 20 steps from the same noise, all computing in bf16: latents of picture and sound
 after every step with the routed experts, or all large products, in FP8, against those with bf16 weights. For scale:
@@ -18,7 +18,6 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.installed import measured_set
 from demo_world.measure.wanted import Wanted, wanted_clips, write_batch
 from magi2.batches.batch_file import read_batch
 from magi2.config.profiles import Profiles
@@ -29,11 +28,10 @@ from magi2.models.preview.config import BF16, FP8, FP8_EXPERTS
 from magi2.sampling.preview import SamplerState, denoise_preview
 from magi2.sampling.schedule import GUIDED
 from magi2.sampling.search import cosine, relative_l2
-from magi2.stages.prepare import open_device
 from magi2.stages.preview import PreviewStage, load_conditioning
 from magi2.stages.progress import Silent
 from magi2.types import StageName
-from tools.tiers import AXES, REPOSITORY
+from tools.tiers import AXES, REPOSITORY, versions
 
 FP32 = "fp32"
 WAYS = {FP32: ("compute_dtype=float32",), **AXES["weights"].values}
@@ -44,7 +42,7 @@ Latents = tuple[Tensor, Tensor]
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure, write and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_latents", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.fp8_latents", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, default=REPOSITORY / "examples" / "demo_checkpoint")
     parser.add_argument("--prompts", type=int, default=2)
     parser.add_argument("--seed", type=int, default=2024, help="of the draw of prompts")
@@ -54,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         settings = replace(Settings.from_environment(), ckpt_root=chosen.checkpoint.absolute(), store=f"{folder}/store")
         runs = {way: latents_by_step(wanted, overrides, settings, Path(folder)) for way, overrides in WAYS.items()}
-        figures = {**summed_up(runs), "clips": len(wanted), "versions": measured_set(open_device(settings))}
+        figures = {**summed_up(runs), "clips": len(wanted), "versions": versions(settings)}
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
