@@ -2,6 +2,7 @@
 
 Sections, chosen by `--only`:
 
+- `experts`: routed experts without their combine, at 272p and 540p;
 - `layers`: a sparse and a dense layer at 272p and 540p in each format, in turn; and from them a clip of 1080p: a
   hundred guided steps at 540p by its layers, and the rest (refiner, decoders, encoder, mux) as measured in bf16;
 - `stack`: all 40 layers at 272p with random weights, made on the card a part at a time: a real step (both branches,
@@ -26,17 +27,34 @@ from torch import Tensor
 
 from benchmarks.installed import measured_set, print_set
 from magi2 import platform
+from magi2.acceptance.floors import MOE, MOE_DIM
 from magi2.acceptance.measure import GIB, measure_ceilings, release, timed
-from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS, Clip, clip_layout, make_streams
+from magi2.acceptance.preview_shapes import (
+    CONFIG,
+    PREVIEW_CLIPS,
+    SPARSE,
+    Clip,
+    clip_layout,
+    make_layer,
+    make_streams,
+    routed_experts,
+)
 from magi2.acceptance.stack import FEWEST_LAYERS, build, denoise, stack
+from magi2.kernels import experts, fp8_experts, routing, sorting
 from magi2.kernels.attention import attend_flash, best_attention, flash_library
+from magi2.kernels.fp8_rows import quantise_rows
+from magi2.kernels.proof import expert_features, fp8_expert_features
+from magi2.kernels.settings import expert_settings
 from magi2.models.preview.config import BF16, FP8, FP8_EXPERTS, Weights
+from magi2.models.preview.fast_ops import interleave_experts_
+from magi2.models.preview.mlp import MultiHeadMoe
 from magi2.models.preview.model import PreviewModel
 from magi2.parallel.mesh import Mesh
 from tools.tiers import REST_GPU_S
 
 FORMATS: tuple[Weights, ...] = (BF16, FP8_EXPERTS, FP8)
 LATENT_SIZES = {"272p": (32, 16, 28), "540p": (32, 32, 56)}
+EXPERT_SHAPE = (MOE_DIM, MOE.expert_intermediate_size, MOE.num_experts, MOE.top_k)
 STEPS = 100
 """Of a preview as published."""
 ROUNDS = 2
@@ -74,6 +92,52 @@ def main(arguments: list[str] | None = None) -> int:
             _write(chosen.out, found | {"versions": measured_set(device)})
     print_set(device)
     return 0
+
+
+def routed(device: torch.device, weights: Weights) -> Iterator[Row]:
+    """The expert kernels in turn, on the same tokens and routes."""
+    plain, small = (prepared_experts(device, each) for each in (BF16, FP8_EXPERTS))
+    for clip in PREVIEW_CLIPS.values():
+        x = torch.randn(clip.tokens, MOE.num_heads, MOE_DIM, device=device).bfloat16()
+        planes, bias = routing.planes(plain.gate, x.dtype), plain.router.expert_bias_ema
+        ids, chosen = routing.route(x, planes, bias, MOE.top_k, MOE.route_norm, MOE.route_scale)
+        buffer = x.new_empty(ids.numel(), MOE_DIM)
+        calls = {
+            BF16: _bf16_experts(plain, x, ids, chosen, buffer),
+            FP8_EXPERTS: _fp8_experts(small, x, ids, chosen, buffer),
+        }
+        spans: dict[Weights, list[float]] = {each: [] for each in calls}
+        for _ in range(ROUNDS):
+            for each, call in calls.items():
+                spans[each].append(timed(call, 9, device=device))
+        yield {"part": "experts", "size": clip.name, **_rounded({each: median(of) for each, of in spans.items()})}
+
+
+def prepared_experts(device: torch.device, weights: Weights) -> MultiHeadMoe:
+    """Those of a sparse layer, laid out for their kernel."""
+    experts_of = routed_experts(make_layer(SPARSE, device, weights=weights))
+    if weights == BF16:
+        interleave_experts_(experts_of)
+    return experts_of
+
+
+def _bf16_experts(moe: MultiHeadMoe, x: Tensor, ids: Tensor, chosen: Tensor, buffer: Tensor) -> Callable[[], Tensor]:
+    available = expert_features(*EXPERT_SHAPE, x.dtype, x.device)
+    settings = expert_settings(available, MOE_DIM, MOE.expert_intermediate_size, x.element_size())
+    plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)
+    assert w13 is not None
+    return partial(experts.expert_rows, x, chosen, plan, w13, moe.W_down, available, settings, buffer)
+
+
+def _fp8_experts(moe: MultiHeadMoe, x: Tensor, ids: Tensor, chosen: Tensor, buffer: Tensor) -> Callable[[], Tensor]:
+    """The tokens are quantised beforehand: a pass that writes them does that."""
+    available = fp8_expert_features(*EXPERT_SHAPE, x.dtype, x.device)
+    settings = fp8_experts.fp8_expert_settings(available, MOE_DIM, MOE.expert_intermediate_size)
+    plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+    parts = fp8_experts.ExpertWeights(*(fp8_experts.Scaled(*part) for part in moe.quantised()))
+    tokens = fp8_experts.Scaled(*quantise_rows(x))
+    return partial(fp8_experts.fp8_expert_rows, tokens, chosen, plan, parts, available, settings, buffer)
 
 
 def layers(device: torch.device, weights: Weights) -> Iterator[Row]:
@@ -166,6 +230,7 @@ def attention(device: torch.device, weights: Weights) -> Iterator[Row]:
 
 
 SECTIONS: dict[str, Callable[[torch.device, Weights], Iterator[Row]]] = {
+    "experts": routed,
     "layers": layers,
     "stack": whole,
     "large": large,
