@@ -30,13 +30,15 @@ from benchmarks.installed import measured_set
 from magi2 import platform
 from magi2.acceptance.preview_shapes import CONFIG, make_layer, make_layout, make_streams
 from magi2.kernels import reference
+from magi2.models.checkpoint import TensorMapping, load_module
 from magi2.models.preview.config import BF16, FP8, FP8_EXPERTS, PreviewConfig, Weights
 from magi2.models.preview.layer import Layer
 from magi2.models.preview.layout import ClipLayout
 from magi2.models.preview.mlp import SparseMlp
 from magi2.models.preview.moe import Routes, route
 from magi2.models.preview.ops import PreviewOps
-from magi2.models.preview.quantised import quantise
+from magi2.models.preview.quantised import E4M3
+from magi2.models.preview.quantised_source import QuantisedSource
 
 FORMATS: tuple[Weights, ...] = (BF16, FP8_EXPERTS, FP8)
 DATA = ("normal", "outliers")
@@ -117,19 +119,12 @@ def _one_layer(config: PreviewConfig, index: int, streams: dict[str, Tensor], la
 
 def _as(source: Layer, config: PreviewConfig, index: int, weights: Weights, dtype: torch.dtype) -> Layer:
     """The layer with its weights in another format."""
-    with torch.device(source.mhc_norm.weight.device):
+    device = source.mhc_norm.weight.device
+    with torch.device("meta"):
         layer = Layer(config, index, dtype=dtype, weights=weights)
-    given = source.state_dict()
-    for name, tensor in layer.state_dict(keep_vars=True).items():
-        value = given.get(name)
-        if value is None:
-            continue  # a scale, which comes with its values
-        if value.shape != tensor.shape or tensor.dtype.itemsize == 1:
-            made = quantise(value.transpose(1, 2) if value.dim() == 3 else value)
-            tensor.detach().copy_(made.values)
-            layer.get_parameter(f"{name}_scale").detach().copy_(made.scales)
-        else:
-            tensor.detach().copy_(value)
+    wanted = [name for name, tensor in layer.state_dict().items() if tensor.dtype == E4M3]
+    tensors = TensorMapping(source.state_dict(), path=Path(f"layer {index}"))
+    load_module(layer, QuantisedSource(tensors, wanted, device), device=device)
     return layer.requires_grad_(False).eval()
 
 
@@ -236,7 +231,7 @@ def _means(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 if not some:
                     continue
                 names = [name for name in ("attention", "mlp", "layer", "routes_flipped") if name in some[0]]
-                means = {name: round(mean(row[name] for row in some), 5) for name in names}
+                means: dict[str, Any] = {name: round(mean(row[name] for row in some), 5) for name in names}
                 last = {"after_the_last": round(some[-1]["from_its_own_streams"], 5)}
                 yield {"kind": kind, "data": data, "weights": weights, "layers": len(some), **means, **last}
 
