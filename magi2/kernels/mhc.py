@@ -146,6 +146,9 @@ def _coefficients_kernel(
             tile_rows = tl.load(streams + row[:, None] * WIDTH + (k + channels)[None, :], mask=mask[:, None], other=0.0)
             block = tl.load(phi + (index * WIDTH + k + channels)[:, None] * (PLANES * _LANES) + lanes[None, :])
         product = tl.dot(tile_rows, block, product, input_precision="ieee")
+        # A use of the product makes Triton wait for it here. It would not, and gives a tile that is read twice a place
+        # too few: the next copy would begin while the product still reads, and now and then overtake it.
+        product = tl.where(mask[:, None], product, 0.0)
         wide = tile_rows.to(tl.float32)
         squares += tl.sum(wide * wide, axis=1)
     _store_coefficients(product, squares, gain, offset, out, row, mask, WIDTH, PLANES, BLOCK)
