@@ -13,7 +13,7 @@ import os
 import platform as host
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from magi2.errors import ConfigError
 
@@ -170,6 +171,23 @@ def beside(device: torch.device, *, accelerator: Accelerator) -> Iterator[None]:
     runtime = _runtime(accelerator)
     with runtime.device(device), runtime.stream(runtime.Stream()):
         yield
+
+
+def copy_to_host(tensor: Tensor) -> tuple[Tensor, Callable[[], None]]:
+    """A copy on the host, and what waits until it is there; the device goes on with what it is given meanwhile.
+
+    On the CPU it is the tensor itself, on MUSA the copy has been waited for.
+    """
+    if tensor.device.type != "cuda":
+        return tensor.cpu(), _nothing
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(tensor.device))
+    return copy, done.synchronize
+
+
+def _nothing() -> None:
+    pass
 
 
 def set_deterministic(enabled: bool) -> None:

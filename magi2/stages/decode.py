@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -23,12 +23,28 @@ from magi2.models.audio_vae.resample import resample_fourier
 from magi2.models.audio_vae.state_dict import load_audio_decoder
 from magi2.models.turbo_vae.loading import load_turbo_decoder
 from magi2.models.video_vae.loading import load_wan_decoder
+from magi2.platform import copy_to_host
 from magi2.quality.measures import MEASURES
 from magi2.recipes.book import delivered_frames, frame_rate
 from magi2.stages.base import Product
+from magi2.stages.behind import Behind
 from magi2.stages.contracts import PICTURE, SOUND, preview_contract, refine_contract
 from magi2.stages.teamwork import TeamStage
 from magi2.types import Clip, StageName
+
+Copied = tuple[Tensor, Callable[[], None]]
+"""Frames on their way to the host, and what waits for them: see `platform.copy_to_host`."""
+
+
+def written_by(writer: LosslessWriter) -> Callable[[Copied], None]:
+    """Writes frames once they have come."""
+
+    def write(copied: Copied) -> None:
+        frames, wait = copied
+        wait()
+        writer.write(frames)
+
+    return write
 
 
 class VideoDecoder(Protocol):
@@ -122,12 +138,14 @@ class DecodeStage(TeamStage[Decoders, DecodeInputs, Product | None]):
             path, width=size.width, height=size.height, fps=frame_rate(profile), ffmpeg=self.context.ffmpeg
         )
         try:
-            with writer:
+            # Windows are decoded while the one before is encoded. The writer ends first: then no write can hang.
+            with Behind(written_by(writer)) as behind, writer:
                 for pixels in decoded:
                     frames = to_uint8(pixels, profile.decode.rounding)
+                    behind.put(copy_to_host(frames))
                     seen.add(pixels, frames)
-                    writer.write(frames)
                     self.context.progress.step(self.name, clip, seen.frame_count, total)
+                behind.finish()
                 if seen.frame_count != total:
                     raise ContractError(f"decoded {seen.frame_count} frames, {total} were planned")
         finally:
