@@ -19,6 +19,7 @@ from magi2.kernels.activation import sigmoid, swiglu7
 _RMS_EPS = tl.constexpr(1e-6)
 _SWIGLU_BLOCK = 1024
 _MOST_HEADS = 8  # of a block
+_VECTOR = 8  # elements that one load takes at best
 _MOST_COLUMNS = 2**16 - 1  # blocks along the second axis of a grid
 
 
@@ -54,13 +55,46 @@ def rms_norm_rows(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
 
 
 @triton.jit
-def _swiglu_kernel(x, out, stride_x, stride_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _add_norm_kernel(x, branch, weight, out, normed, C: tl.constexpr, BLOCK: tl.constexpr):
+    row, channel = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    mask = channel < C
+    place = row * C + channel
+    values = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+    values += tl.load(branch + place, mask=mask, other=0.0).to(tl.float32)
+    values = values.to(x.dtype.element_ty).to(tl.float32)
+    tl.store(out + place, values.to(out.dtype.element_ty), mask=mask)
+    scale = tl.rsqrt(tl.sum(values * values, axis=0) / C + _RMS_EPS)
+    gain = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32) + 1.0
+    tl.store(normed + place, (values * scale * gain).to(normed.dtype.element_ty), mask=mask)
+
+
+def add_norm_rows(x: Tensor, branch: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """`x + branch` [N, c] into `out`, which may be `x`, and its RMSNorm, which comes back in the dtype of `branch`.
+
+    All are contiguous. The sum is rounded to the dtype of `x` whatever that of `out`, and the norm is that of the
+    rounded one; `weight` [c] are offsets from 1. Raises: UnsupportedShapesError where `rms_norm_rows_refusal` says why.
+    """
+    num_tokens, size = x.shape
+    limits.require("add_norm_rows", rms_norm_rows_refusal(size))
+    normed = torch.empty_like(branch)
+    if num_tokens:
+        _add_norm_kernel[(num_tokens,)](
+            x, branch, weight, out, normed, C=size, BLOCK=triton.next_power_of_2(size),
+            num_warps=8 if size > 1024 else 4,
+        )  # fmt: skip
+    return normed
+
+
+@triton.jit
+def _swiglu_kernel(x, out, stride_x, stride_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr):
     row, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK
     pair = tl.arange(0, 2 * BLOCK)
     values = tl.load(x + row * stride_x + 2 * start + pair, mask=2 * start + pair < 2 * WIDTH, other=0.0)
     gate, up = tl.split(tl.reshape(values.to(tl.float32), (BLOCK, 2)))
     column = start + tl.arange(0, BLOCK)
-    tl.store(out + row * stride_out + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < WIDTH)
+    # The compiler sees only strides that 16 divides, and would store each element by itself.
+    target = out + tl.multiple_of(row * stride_out, RUN)
+    tl.store(target + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < WIDTH)
 
 
 @cache
@@ -79,7 +113,8 @@ def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
     block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
     if x.shape[0]:
         grid = (x.shape[0], triton.cdiv(width, block))
-        _swiglu_kernel[grid](x, out, x.stride(0), out.stride(0), WIDTH=width, BLOCK=block, num_warps=4)
+        run = math.gcd(out.stride(0), _VECTOR)
+        _swiglu_kernel[grid](x, out, x.stride(0), out.stride(0), WIDTH=width, BLOCK=block, RUN=run, num_warps=4)
     return out
 
 
@@ -88,7 +123,7 @@ def _heads_kernel(
     qkv, q_weight, k_weight, rope, to_packed, q, k, v, first_end, second_end, stride,
     q_token, kv_token, q_block, kv_block,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCKS: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
-    SETS: tl.constexpr, BLOCK: tl.constexpr, MOVE: tl.constexpr,
+    SETS: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, MOVE: tl.constexpr,
 ):  # fmt: skip
     packed = tl.program_id(0).to(tl.int64)
     grouped = packed
@@ -101,7 +136,10 @@ def _heads_kernel(
     # The channel that each one is rotated with; the last ones pass unchanged.
     turns = channel < 2 * HALF
     partner = tl.where(turns, tl.where(channel < HALF, channel + HALF, channel - HALF), channel)
-    angle = rope + grouped * (2 * HALF) + channel % HALF
+    # What the compiler cannot see: both come in runs, which makes wide loads of them.
+    partner = tl.max_contiguous(tl.multiple_of(partner, RUN), RUN)
+    turn = tl.max_contiguous(tl.multiple_of(channel % HALF, RUN), RUN)
+    angle = rope + grouped * (2 * HALF) + turn
     sine = tl.load(angle, mask=turns, other=0.0)
     cosine = tl.load(angle + HALF, mask=turns, other=1.0)
     sine = tl.where(channel < HALF, -sine, sine)
@@ -206,7 +244,8 @@ def _write_heads(
             group_sizes[0], group_sizes[0] + group_sizes[1], qkv.stride(0),
             q.stride(1), k.stride(1), q.stride(0), k.stride(0),
             Q_HEADS=query_heads, KV_HEADS=kv_heads, BLOCKS=blocks, D=dim, HALF=rope.shape[1] // 2,
-            SETS=q_weight.shape[0] // dim, BLOCK=block, MOVE=to_packed is not None, num_warps=2,
+            SETS=q_weight.shape[0] // dim, BLOCK=block, RUN=math.gcd(rope.shape[1] // 2, dim, _VECTOR),
+            MOVE=to_packed is not None, num_warps=2,
         )  # fmt: skip
 
 

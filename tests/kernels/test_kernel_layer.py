@@ -143,3 +143,16 @@ def test_heads_keep_their_order_without_a_permutation(dtype: torch.dtype, device
     expected = reference.packed_heads(qkv, *weights, rope, order, (7, 0, 0), (4, 2), torch.float64)
     for actual, wanted in zip(got, expected, strict=True):
         assert error(actual, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_sum_is_written_and_normalised_in_one_pass(dtype: torch.dtype, wide: bool, device: torch.device) -> None:
+    """A residual of the branch's dtype is rounded to it even where the sum is kept in fp32."""
+    x = random(device, 9, 80, scale=3).to(torch.float32 if wide else dtype)
+    branch, weight = random(device, 9, 80, seed=1).to(dtype), random(device, 80, seed=2)
+    wanted, out = x + branch, x if wide else torch.empty(9, 80, device=device)
+    normed = rows.add_norm_rows(x, branch, weight, out)
+    assert torch.equal(out, wanted.float())
+    assert normed.dtype == dtype
+    assert error(normed, reference.rms_norm(wanted.double(), weight)) < TOLERANCE[dtype]

@@ -29,6 +29,10 @@ class RefinerContext:
     shared_runs: tuple[Run, ...]
     modality_runs: tuple[Run, ...]
 
+    def runs(self, experts: int) -> tuple[Run, ...]:
+        """The chunks of tokens for a layer with so many sets of weights."""
+        return self.shared_runs if experts == 1 else self.modality_runs
+
     def attend(self, q_SHd: Tensor, k_SGd: Tensor, v_SGd: Tensor) -> Tensor:
         """Windowed attention [S, H, d] of video queries, and of the tail's unless they are left out, over all keys."""
         return self.ops.attend(q_SHd, k_SGd, v_SGd, self.grid, self.plan)

@@ -42,6 +42,7 @@ def step_refusals(config: RefinerConfig, dtype: torch.dtype, available: Features
     heads, groups, dim = config.num_heads, config.num_query_groups, config.head_dim
     refusals = {
         "norm": rows.rms_norm_rows_refusal(config.hidden_size),
+        "add_norm": rows.rms_norm_rows_refusal(config.hidden_size),
         "write_heads": rows.heads_refusal(heads, groups, dim, 6 * (dim // 8)),
         "gate_heads": rows.gate_heads_refusal(heads, dim),
         "swiglu7": rows.swiglu7_rows_refusal(config.intermediate_size),
@@ -62,6 +63,7 @@ def fast_ops(plain: Collection[str] = ()) -> RefinerOps:
 def _kernels() -> RefinerOps:
     return RefinerOps(
         norm=rows.rms_norm_rows,
+        add_norm=rows.add_norm_rows,
         write_heads=rows.write_heads,
         gate_heads=lambda out_SHd, gate_SH: rows.gate_heads(out_SHd, gate_SH, None),
         swiglu7=lambda x: rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2)),

@@ -72,21 +72,19 @@ class Attention(nn.Module):
         self.k_norm = StackedNorm(config.head_dim, experts)
 
     def forward(self, x_SD: Tensor, context: RefinerContext) -> Tensor:
-        runs = context.shared_runs if self.experts == 1 else context.modality_runs
-        out_SHd, gate_SH = self._attend(x_SD, context, runs)
-        branch_SD = torch.empty(x_SD.shape, dtype=self.dtype, device=x_SD.device)
-        for expert, a, b in runs:
-            branch_SD[a:b] = self._output(out_SHd[a:b], gate_SH[a:b], expert)
-        return branch_SD
+        out_SHd, gate_SH = self.attend(x_SD, context)
+        runs = context.runs(self.experts)
+        return torch.cat([self.output(out_SHd[a:b], gate_SH[a:b], expert) for expert, a, b in runs])
 
-    def _attend(self, x_SD: Tensor, context: RefinerContext, runs: tuple[Run, ...]) -> tuple[Tensor, Tensor]:
+    def attend(self, x_SD: Tensor, context: RefinerContext) -> tuple[Tensor, Tensor]:
+        """What `output` takes of all rows: the heads' results [S, H, d] and the gate's logits [S, H]."""
         # Filled in place: collecting the runs and joining them would hold everything twice.
         rows = len(x_SD)
         q_SHd, k_SGd, v_SGd = (
             torch.empty(rows, heads, self.head_dim, dtype=self.dtype, device=x_SD.device) for heads in self.head_counts
         )
         gate_SH = torch.empty(rows, self.head_counts[0], dtype=self.dtype, device=x_SD.device)
-        for expert, a, b in runs:
+        for expert, a, b in context.runs(self.experts):
             heads = q_SHd[a:b], k_SGd[a:b], v_SGd[a:b]
             gate_SH[a:b] = self._project(x_SD[a:b], context.rope[a:b], expert, heads)
         return context.attend(q_SHd, k_SGd, v_SGd), gate_SH
@@ -99,55 +97,48 @@ class Attention(nn.Module):
         gate_SH: Tensor = self.linear_g(a_SD, expert)
         return gate_SH
 
-    def _output(self, out_SHd: Tensor, gate_SH: Tensor, expert: int) -> Tensor:
+    def output(self, out_SHd: Tensor, gate_SH: Tensor, expert: int) -> Tensor:
+        """The branch [S, D] of rows of one expert."""
         branch_SD: Tensor = self.linear_proj(self.ops.gate_heads(out_SHd, gate_SH), expert)
         return branch_SD
 
 
 class MLP(nn.Module):
-    """Clamped gated unit; gives the residual with the branch added, in fp32 whatever came in.
-
-    A residual that is fp32 already is added to in place, unless a backward pass needs it.
-    """
+    """Clamped gated unit, with the norm before it and the residual around it."""
 
     def __init__(self, config: RefinerConfig, experts: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.ops = RefinerOps()
-        self.dtype, self.experts = dtype, experts
         inner = config.intermediate_size
         self.pre_norm = StackedNorm(config.hidden_size, experts)
         self.up_gate_proj = StackedLinear(config.hidden_size, 2 * inner, experts, dtype)
         self.down_proj = StackedLinear(inner, config.hidden_size, experts, dtype)
 
-    def forward(self, x_SD: Tensor, context: RefinerContext) -> Tensor:
-        runs = context.shared_runs if self.experts == 1 else context.modality_runs
-        in_place = x_SD.dtype == torch.float32 and not x_SD.requires_grad
-        out_SD = x_SD if in_place else torch.empty(x_SD.shape, device=x_SD.device)
-        for expert, a, b in runs:
-            branch_SD = self._branch(x_SD[a:b], expert)
-            if in_place:
-                out_SD[a:b].add_(branch_SD)
-            else:
-                out_SD[a:b] = x_SD[a:b] + branch_SD.float()
-        return out_SD
-
-    def _branch(self, x_SD: Tensor, expert: int) -> Tensor:
-        a_SD = self.ops.norm(x_SD, self.pre_norm.of(expert), self.dtype)
-        branch_SD: Tensor = self.down_proj(self.ops.swiglu7(self.up_gate_proj(a_SD, expert)), expert)
-        return branch_SD
+    def forward(self, x_SD: Tensor, branch_SD: Tensor, expert: int, out_SD: Tensor) -> None:
+        """Fills `out_SD` fp32, which may be `x_SD`, with `x + branch` and the unit of that; rows of one expert."""
+        a_SD = self.ops.add_norm(x_SD, branch_SD, self.pre_norm.of(expert), out_SD)
+        out_SD.add_(self.down_proj(self.ops.swiglu7(self.up_gate_proj(a_SD, expert)), expert))
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each with a norm before it. The residual is fp32 from the first MLP on."""
+    """Attention and MLP, each with a norm before it; gives the residual in fp32 whatever came in.
+
+    A residual that is fp32 already is added to in place, unless gradients are recorded.
+    """
 
     def __init__(self, config: RefinerConfig, experts: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.experts = experts
         self.attention = Attention(config, experts, dtype)
         self.mlp = MLP(config, experts, dtype)
 
     def forward(self, x_SD: Tensor, context: RefinerContext) -> Tensor:
-        x_SD = x_SD + self.attention(x_SD, context)
-        out_SD: Tensor = self.mlp(x_SD, context)
+        heads_SHd, gate_SH = self.attention.attend(x_SD, context)
+        in_place = x_SD.dtype == torch.float32 and not torch.is_grad_enabled()
+        out_SD = x_SD if in_place else torch.empty(x_SD.shape, device=x_SD.device)
+        for expert, a, b in context.runs(self.experts):
+            branch_SD = self.attention.output(heads_SHd[a:b], gate_SH[a:b], expert)
+            self.mlp(x_SD[a:b], branch_SD, expert, out_SD[a:b])
         return out_SD
 
 

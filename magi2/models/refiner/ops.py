@@ -26,6 +26,13 @@ def norm(x_SD: Tensor, weight_D: Tensor, out_dtype: torch.dtype) -> Tensor:
     return rms_norm(x_SD, weight_D, out_dtype=out_dtype)
 
 
+def add_norm(x_SD: Tensor, branch_SD: Tensor, weight_D: Tensor, out_SD: Tensor) -> Tensor:
+    """`x + branch` into `out_SD`, which may be `x_SD`; its RMSNorm comes back in the dtype of the branch."""
+    sum_SD = x_SD + branch_SD
+    out_SD.copy_(sum_SD)
+    return rms_norm(sum_SD, weight_D, out_dtype=branch_SD.dtype)
+
+
 def write_heads(qkv: Tensor, q_weight_d: Tensor, k_weight_d: Tensor, rope_SR: Tensor, out: Heads) -> None:
     """Split `qkv` [S, (H + 2G) * d] into `out`, queries and keys normalised and rotated in fp32 with one rounding."""
     heads = qkv.float().view(len(qkv), -1, out[0].shape[2])
@@ -58,6 +65,7 @@ class RefinerOps:
     """
 
     norm: Callable[[Tensor, Tensor, torch.dtype], Tensor] = norm
+    add_norm: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = add_norm
     write_heads: Callable[[Tensor, Tensor, Tensor, Tensor, Heads], None] = write_heads
     gate_heads: Callable[[Tensor, Tensor], Tensor] = gate_heads
     swiglu7: Callable[[Tensor], Tensor] = swiglu7

@@ -101,6 +101,20 @@ def test_a_grid_without_text_is_refined(load_tiny_refiner, load_refiner_golden):
     assert torch.isfinite(refiner(wanted["video"], context)).all()
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_layer_adds_to_a_wide_residual_in_place_unless_gradients_are_recorded(
+    load_tiny_refiner, load_refiner_golden, grad
+):
+    wanted = load_refiner_golden("forward_with_audio")
+    refiner = load_tiny_refiner(torch.float32)
+    with torch.set_grad_enabled(grad):
+        context = refiner.prepare(refiner.prepare_grid((3, 5, 6)), wanted["text"], wanted["audio"])
+        x = wanted["fp32.layer2_in"].clone()
+        out = refiner.block.layers[2](x, context)
+    assert (out is x) is not grad
+    assert torch.equal(x, wanted["fp32.layer2_in"]) is grad
+
+
 def test_gradients_reach_every_parameter(tiny_refiner_config, device):
     generator = torch.Generator().manual_seed(3)
     refiner = RefinerModel(tiny_refiner_config, compute_dtype=torch.float32)
