@@ -28,6 +28,8 @@ NUMERICS_VERSION: Mapping[str, int] = dict.fromkeys(ARTIFACT_FOLDERS, 1) | {Stag
 """Raised for a folder of artifacts whenever a change of code changes the values of those made for it."""
 
 REFINED_FPS = Fraction(25)
+_CHAINS = 512
+"""Clips whose recipes are remembered: those of a shard; of each its recipes take 6 KiB."""
 
 
 def frame_rate(profile: Profile) -> Fraction:
@@ -74,7 +76,7 @@ class RecipeBook:
         self.enhancement_mode = enhancement_mode
         self.enhancement_model = enhancement_model
         self.marking = marking
-        self._chain = lru_cache(maxsize=4096)(self._make_chain)
+        self._chain = lru_cache(maxsize=_CHAINS)(self._make_chain)
 
     def enhance(self, clip: Clip, mode: str | None = None) -> Recipe:
         """The caption's recipe; `mode` overrides the profile's (a fallback is stored under the mode that ran).
