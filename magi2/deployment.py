@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from magi2.artifacts.address import open_store
 from magi2.artifacts.store import ArtifactStore, Known
-from magi2.batches.told import told_to
 from magi2.catalog import Catalog, catalog_url, open_catalog
 from magi2.catalog.engine import is_made
 from magi2.catalog.identity import find_mismatch, require_match, stored_identity
@@ -17,13 +16,14 @@ from magi2.catalog.lock import run_locks
 from magi2.catalog.whereabouts import rendered_in
 from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.price import Price
-from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import IdentityError, Magi2Error
-from magi2.quality.thresholds import Thresholds, load_thresholds
-from magi2.recipes.book import RecipeBook
-from magi2.recipes.load import recipe_book
 from magi2.types import Clip
+
+if TYPE_CHECKING:
+    from magi2.config.profile import Profile
+    from magi2.quality.thresholds import Thresholds
+    from magi2.recipes.book import RecipeBook
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +64,20 @@ class Deployment:
     @cached_property
     def thresholds(self) -> Thresholds:
         """What counts as a defect. Raises: ConfigError for a file of thresholds that is wrong."""
+        from magi2.quality.thresholds import load_thresholds
+
         return load_thresholds(self.settings.quality)
 
     def recipe_book(self, profile: Profile) -> RecipeBook:
         """The profile's recipes on these weights and this endpoint. Raises: ConfigError, CheckpointError."""
+        from magi2.recipes.load import recipe_book
+
         return recipe_book(profile, self.settings, self.weights)
 
     def told(self, clips: Sequence[Clip]) -> Callable[[str], Known]:
         """What results of earlier batches say of clips, as far as the catalog knows where they were rendered."""
+        from magi2.batches.told import told_to
+
         return told_to(self.store, self._rendered_in(clips))
 
     def _rendered_in(self, clips: Sequence[Clip]) -> Iterator[tuple[str, int]]:

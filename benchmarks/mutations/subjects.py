@@ -28,8 +28,7 @@ from magi2.errors import InfrastructureError
 from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
-from magi2.report import build_report
-from magi2.report.build import save_report
+from magi2.report.build import build_report, save_report
 from magi2.stages.contracts import ANY, CAPTION_FILE, PAYLOADS, PROBE, TENSORS, contract_of
 from magi2.stages.snapshots import snapshot_name
 from magi2.types import Clip, FigureImage, StageName

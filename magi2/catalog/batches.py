@@ -106,6 +106,10 @@ class Batches:
         query = select(BatchRow.__table__).where(BatchRow.state.in_(UNFINISHED_BATCH)).order_by(BatchRow.created_at)
         return self._database.read(lambda connection: [_record(row) for row in connection.execute(query)])
 
+    def unfinished_by_hand(self) -> list[str]:
+        """The ids of those that have not ended and that a command began, the oldest first."""
+        return [batch.batch_id for batch in self.unfinished() if batch.run_id is None]
+
     def last_activity(self, batch_ids: Sequence[str] | None = None) -> dict[str, datetime]:
         """When a run of a clip last began or ended, by batch; by default of running ones that are not asked to stop."""
         return self._database.read(_last_activity, batch_ids)

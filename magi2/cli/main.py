@@ -4,60 +4,73 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
 from rich.logging import RichHandler
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
 
 from magi2 import __version__
-from magi2.cli import (
-    accept,
-    airflow,
-    batch,
-    batches,
-    catalog,
-    checkpoint,
-    compare,
-    doctor,
-    profile,
-    provenance,
-    render,
-    report,
-    rerun,
-    schedule,
-    status,
-)
 from magi2.cli.console import errors
 from magi2.errors import InputError, Magi2Error
 
 EXIT_INPUT = 2
 EXIT_ERROR = 3
 
+COMMANDS = {
+    "render": "render:render_command",
+    "stage": "render:stage_command",
+    "plan": "batches:plan_command",
+    "gc": "batches:gc_command",
+    "rerun": "rerun:rerun_command",
+    "report": "report:report_command",
+    "compare": "compare:compare_command",
+    "marks": "provenance:marks_command",
+    "explain": "provenance:explain_command",
+    "status": "status:status_command",
+    "verify": "catalog:verify_command",
+    "doctor": "doctor:doctor_command",
+    "accept": "accept:accept_command",
+    "airflow": "airflow:app",
+    "batch": "batch:app",
+    "profile": "profile:app",
+    "checkpoint": "checkpoint:app",
+    "schedule": "schedule:app",
+    "catalog": "catalog:app",
+}
+"""Each command's module and what it is there, a function or commands of its own; in the order of the help."""
+
+
+class Commands(TyperGroup):
+    """The commands; a module is imported when one of its commands is asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  names alone, for lists and typing errors
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        """The command of a name, None when there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found = getattr(import_module(f"magi2.cli.{module}"), name)
+        if isinstance(found, typer.Typer):
+            return get_group_from_info(TyperInfo(found), suggest_commands=True, **_STYLE)
+        return get_command_from_info(CommandInfo(cmd_name, callback=found), **_STYLE)
+
+
+_STYLE: dict[str, Any] = {"pretty_exceptions_short": False, "rich_markup_mode": None}
 app = typer.Typer(
     name="magi2",
+    cls=Commands,
     help="Render lists of prompts to ten-second clips with sound, with MAGI-2 Preview.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("render")(render.render_command)
-app.command("stage")(render.stage_command)
-app.command("plan")(batches.plan_command)
-app.command("gc")(batches.gc_command)
-app.command("rerun")(rerun.rerun_command)
-app.command("report")(report.report_command)
-app.command("compare")(compare.compare_command)
-app.command("marks")(provenance.marks_command)
-app.command("explain")(provenance.explain_command)
-app.command("status")(status.status_command)
-app.command("verify")(catalog.verify_command)
-app.command("doctor")(doctor.doctor_command)
-app.command("accept")(accept.accept_command)
-app.add_typer(airflow.app, name="airflow")
-app.add_typer(batch.app, name="batch")
-app.add_typer(profile.app, name="profile")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(catalog.app, name="catalog")
 
 
 @app.callback(invoke_without_command=True)

@@ -62,6 +62,8 @@ def status_command(
 
 def _settle_lost(deployment: Deployment) -> None:
     """Batches of commands that were killed here are shown as what they are; a store that is away is told of below."""
+    if not deployment.catalog.batches.unfinished_by_hand():
+        return  # as nearly always: what would settle them takes long to import
     from magi2.jobs.by_hand import settle_lost
 
     try:

@@ -39,7 +39,7 @@ from magi2.deployment import Deployment
 from magi2.errors import BatchCancelledError, CorruptedArtifactError, InfrastructureError, InputError, Magi2Error
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.book import RecipeBook
-from magi2.report import build_report, save_report
+from magi2.report.build import build_report, save_report
 from magi2.runtime.job import StageJob
 from magi2.runtime.lock import HeldLock, work_lock
 from magi2.runtime.process import has_ended, this_process
@@ -137,8 +137,7 @@ def settle_lost(deployment: Deployment) -> list[str]:
     What was rendered of them stays, and the same command goes on. Of processes on other hosts nobody here knows.
     Raises: IdentityError when the store is not the catalog's, ConfigError, InfrastructureError.
     """
-    unfinished = deployment.catalog.batches.unfinished()
-    candidates = [batch.batch_id for batch in unfinished if batch.run_id is None]
+    candidates = deployment.catalog.batches.unfinished_by_hand()
     if not candidates:
         return []
     deployment.require_match()

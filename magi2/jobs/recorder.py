@@ -20,6 +20,7 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.plan import BatchPlan
 from magi2.batches.receipts import final_places
 from magi2.batches.refused import RefusedBatch
+from magi2.batches.schema import ReportDocument, ReportedClip
 from magi2.catalog import BatchRecord, BatchState, Catalog, ClipState, NewBatch, PlannedClip, Run, RunState
 from magi2.catalog.cost import BatchCost
 from magi2.catalog.engine import RETRY_S
@@ -38,7 +39,6 @@ from magi2.errors import (
     reason_of,
 )
 from magi2.jobs.step_rate import Pace, Position
-from magi2.report import ReportDocument, ReportedClip
 from magi2.runtime.events import ClipFinished, Event, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.types import NEGATIVE, StageName

@@ -30,7 +30,7 @@ class ReportOperator(Magi2Operator):
     def work(self, context: Context) -> dict[str, Any]:
         from magi2.deployment import Deployment
         from magi2.jobs.recorder import CatalogRecorder
-        from magi2.report import build_report, save_report
+        from magi2.report.build import build_report, save_report
 
         if not self.batch_id:
             raise AirflowFailException("there is nothing to report: the batch was not planned, see the plan task")

@@ -19,12 +19,13 @@ from magi2.artifacts.store import ArtifactStore
 from magi2.batches.intake import plan_location
 from magi2.batches.plan import BatchOptions, BatchPlan
 from magi2.batches.results import read_results
+from magi2.batches.schema import ReportDocument
 from magi2.catalog import Catalog, ClipState, RunState, catalog_url, open_catalog
 from magi2.catalog.verify import verify
 from magi2.config.settings import Settings
 from magi2.deployment import Deployment
 from magi2.jobs.render import ClipRender
-from magi2.report import ReportDocument, build_report
+from magi2.report.build import build_report
 from magi2.stages.progress import Silent
 from magi2.types import ARTIFACT_FOLDERS, ARTIFACT_STAGES, NEGATIVE, StageName
 from tests.airflow.airflow_site import is_alive, parent, wait_until

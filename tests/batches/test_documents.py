@@ -57,7 +57,7 @@ from magi2.batches.schema import (
 )
 from magi2.catalog.documents import read_batch
 from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
-from magi2.report import build_report
+from magi2.report.build import build_report
 from magi2.types import ARTIFACT_STAGES, Clip, FigureImage, StageName
 
 WRITTEN_BEFORE = Path(__file__).parent / "written_before"

@@ -20,7 +20,7 @@ from magi2.errors import error_text
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.recipes.load import recipe_book
 from magi2.recipes.result import StageResult
-from magi2.report import build_report, save_report
+from magi2.report.build import build_report, save_report
 from magi2.runtime.events import ClipFinished
 from magi2.runtime.job import StageJob
 from magi2.stages.prepare import prepare

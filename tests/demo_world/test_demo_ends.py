@@ -22,7 +22,7 @@ from magi2.prompts.caption import Caption
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.captions import CAPTION
 from magi2.recipes.load import recipe_book
-from magi2.report import build_report, save_report
+from magi2.report.build import build_report, save_report
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, Clip, Delivery, StageName
 from tests.report_samples import NO_REFINER
 from tools import demo

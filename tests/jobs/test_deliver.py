@@ -19,7 +19,7 @@ from magi2.errors import InfrastructureError
 from magi2.jobs.recorder import CatalogRecorder
 from magi2.jobs.run import OnEvent, StageWork, run_stage_job
 from magi2.recipes.result import StageResult
-from magi2.report import build_report
+from magi2.report.build import build_report
 from magi2.runtime.job import StageJob
 from magi2.runtime.worker import demand_retry
 from magi2.types import Delivery, StageName

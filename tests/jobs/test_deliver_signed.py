@@ -16,7 +16,7 @@ from magi2.delivery.check import check_delivered
 from magi2.delivery.places import FolderPlace
 from magi2.delivery.sidecar import read_sidecar
 from magi2.errors import ConfigError
-from magi2.report import build_report
+from magi2.report.build import build_report
 from magi2.types import CLIP, CONTACT_SHEET, POSTER, StageName
 from tests.delivery.authority import Signing, make_signing
 from tests.delivery.samples import write_mp4

@@ -33,7 +33,7 @@ from magi2.jobs.recorder import SLOW_S, CatalogRecorder
 from magi2.jobs.run import StageWork
 from magi2.recipes.book import RecipeBook
 from magi2.recipes.result import StageResult
-from magi2.report import build_report
+from magi2.report.build import build_report
 from magi2.runtime.events import ClipFinished, ModelsLoaded, Step
 from magi2.runtime.job import StageJob
 from magi2.types import Clip, StageName

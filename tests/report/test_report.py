@@ -28,7 +28,8 @@ from magi2.errors import (
 from magi2.prompts.caption import Caption
 from magi2.quality.thresholds import Thresholds
 from magi2.recipes.captions import CAPTION, FALLBACK
-from magi2.report import build_report, save_report, to_markdown
+from magi2.report.build import build_report, save_report
+from magi2.report.markdown import to_markdown
 from magi2.types import Clip, Expect, StageName
 from tests.quality.written_measures import measures
 from tests.report_samples import BOOKS, NO_REFINER, TINY, TOLD, clip, deliver, planned, publish_files, run_stages

@@ -21,7 +21,7 @@ from magi2.batches.failures import save_failure
 from magi2.catalog.cost import BatchCost
 from magi2.config.price import Price
 from magi2.errors import BudgetSpentError, ImageError, InputError
-from magi2.report import build_report, save_report
+from magi2.report.build import build_report, save_report
 from magi2.report.export import export_report
 from magi2.types import Clip, StageName
 from tests.real_servers import seaweedfs

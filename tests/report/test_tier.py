@@ -7,7 +7,8 @@ import pytest
 from magi2.artifacts.local import LocalStore
 from magi2.config.load import load_profile
 from magi2.config.profile import settings_digest, tier_text
-from magi2.report import build_report, to_markdown
+from magi2.report.build import build_report
+from magi2.report.markdown import to_markdown
 from tests.render_helpers import CONFIGS
 from tests.report_samples import NO_REFINER, clip, planned, run_stages
 

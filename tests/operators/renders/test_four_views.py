@@ -26,7 +26,7 @@ from magi2.config.price import Price
 from magi2.config.settings import Settings
 from magi2.errors import BatchCancelledError, BudgetSpentError, ImageError
 from magi2.recipes.result import StageResult
-from magi2.report import build_report, save_report
+from magi2.report.build import build_report, save_report
 from magi2.types import Clip, StageName
 from tests.operators.renders.renders_site import Site, client, deployment_on, served
 from tests.report_samples import BOOKS, NO_REFINER, TINY, clip, deliver, publish_files
