@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 _FORWARDED = (StageStarted, ModelsLoaded, Step, Resumed, StoreAway, StoreBack, ClipFinished)
 _TICK_S = 0.2
+_EXIT_TICK_S = 0.02
+"""How often a group is looked at whose ranks are done: it is about to exit, and somebody waits for that alone."""
 _LOG_CHECK_S = 5.0
 
 OnEvent = Callable[[Event], None]
@@ -175,7 +177,7 @@ class _Run:
         """Hear the ranks until there is a reason to stop."""
         log_checked = self._started
         while True:
-            messages = self._listener.poll(_TICK_S)
+            messages = self._listener.poll(_TICK_S if self._watch.ended_at is None else _EXIT_TICK_S)
             now = time.monotonic()
             for message in messages:
                 self._watch.saw(message.rank, message.event, now)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from magi2_airflow.ahead import import_for_tasks
 from magi2_airflow.configuration import SECTION, export_section
 from magi2_airflow.mount import MOUNT, READY, STATIC
 
@@ -51,3 +52,4 @@ class RendersPlugin(AirflowPlugin):
     def on_load(cls, *arguments: Any, **options: Any) -> None:
         """Every process of Airflow's that loads plugins, tasks among them, knows the section [magi2]."""
         export_section(lambda name: conf.get(SECTION, name, fallback=None))
+        import_for_tasks()
