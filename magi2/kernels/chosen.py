@@ -8,7 +8,7 @@ from types import MappingProxyType
 _CHOSEN: dict[str, str] = {}
 
 CHOSEN: Mapping[str, str] = MappingProxyType(_CHOSEN)
-"""`attention`, `experts`, `FP8 experts` and `window attention`, as far as asked for, to the name of what computes them."""
+"""`attention`, `experts`, `FP8 experts` and `window attention`, as far as asked for, to what computes them."""
 
 
 def kernels_at_work(steps: Iterable[str], chosen: Mapping[str, str] = CHOSEN) -> str:
