@@ -11,6 +11,7 @@ from typing import Any, Literal
 from magi2 import __version__
 from magi2.config.strict import nearest
 from magi2.errors import InputError
+from magi2.models.preview.config import BF16, Weights
 
 Verdict = Literal["passed", "slower", "differs", "failed", "not run"]
 Devices = Literal["none", "one", "layout"]
@@ -50,8 +51,8 @@ STEPS = (
 class Options:
     """What all steps are told. Steps of other options are other steps: they run anew.
 
-    `layers`, if given, limits those that are built; `layout` None is the deployment's, `formatted` None the profiles'
-    own format of the preview's weights.
+    `layers`, if given, limits those that are built; `layout` None is the deployment's; `weights` is the format of the
+    preview's.
     """
 
     profiles: tuple[str, ...]
@@ -59,12 +60,7 @@ class Options:
     random_weights: bool = False
     layers: int | None = None
     fingerprint: bool = False
-    formatted: str | None = None
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        """What is set in every profile."""
-        return () if self.formatted is None else (f"compute.weights={self.formatted}",)
+    weights: Weights = BF16
 
     @property
     def key(self) -> str:

@@ -13,6 +13,7 @@ from magi2.acceptance.expect import NIGHT_H, Expectation
 from magi2.acceptance.plan import STEPS, Figure, Options, Outcome
 from magi2.acceptance.scrub import Scrubber
 from magi2.files import disk_errors, partial_file
+from magi2.models.preview.config import BF16
 
 REPORT_JSON, REPORT_TEXT = "report.json", "report.md"
 _ADVICE = {step.name: step.advice for step in STEPS}
@@ -40,6 +41,12 @@ class Report:
         verdicts = [outcome.verdict for outcome in self.outcomes]
         return ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts)) or "nothing was run"
 
+    @property
+    def weights(self) -> str:
+        """Whether weights were given, and the format of the preview's where it is not the published one."""
+        named = "" if self.options.weights == BF16 else f" {self.options.weights}"
+        return ("random" if self.options.random_weights else "given") + named
+
     def to_json(self) -> dict[str, Any]:
         """Everything."""
         return {
@@ -48,8 +55,7 @@ class Report:
             "summary": self.summary,
             "profiles": list(self.options.profiles),
             "layout": self.layout,
-            "weights": "random" if self.options.random_weights else "given",
-            "format": self.options.formatted,
+            "weights": self.weights,
             "steps": [
                 {
                     "step": outcome.step,
@@ -81,10 +87,8 @@ class Report:
     def _lines(self) -> Iterator[str]:
         yield f"# Acceptance: {self.summary}"
         yield ""
-        weights = "random" if self.options.random_weights else "given"
         profiles = ", ".join(self.options.profiles)
-        form = f" as {self.options.formatted}" if self.options.formatted else ""
-        yield f"magi2 {__version__}, layout {self.layout}, {weights} weights{form}, profiles {profiles}"
+        yield f"magi2 {__version__}, layout {self.layout}, {self.weights} weights, profiles {profiles}"
         yield ""
         yield "| step | verdict | seconds | |"
         yield "|---|---|---|---|"

@@ -17,6 +17,7 @@ from magi2.checkpoints.layout import CheckpointFolder
 from magi2.config.load import load_profile
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
+from magi2.models.preview.config import BF16
 from magi2.models.preview.lengths import latent_size
 from magi2.parallel.mesh import Mesh
 from magi2.stages.contracts import refined_size
@@ -39,9 +40,8 @@ class Site:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """Those that are asked for; their networks are of one architecture."""
-        return tuple(
-            load_profile(name, self.settings.configs, self.options.overrides) for name in self.options.profiles
-        )
+        format_ = [f"compute.weights={self.options.weights}"] if self.options.weights != BF16 else []
+        return tuple(load_profile(name, self.settings.configs, format_) for name in self.options.profiles)
 
     @property
     def ranks(self) -> Mesh:

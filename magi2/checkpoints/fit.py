@@ -15,7 +15,7 @@ from magi2.config.load import load_profile, profile_names
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import CheckpointError, ConfigError
-from magi2.models.preview.config import stored_weights, weights_objection
+from magi2.models.preview.config import Weights, stored_weights, weights_objection
 
 _INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"
@@ -46,10 +46,14 @@ def require_fit(profile: Profile, weights: CheckpointFolder, configs: Path) -> N
     raise CheckpointError(f"profile {profile.name} is made for other weights than {weights.root}: {advice}")
 
 
+def stored_format(weights: CheckpointFolder) -> Weights:
+    """The format in which the preview's weights lie; bf16 where nothing is known of them."""
+    return stored_weights(_names(weights.folder("preview")))
+
+
 def _require_format(profile: Profile, weights: CheckpointFolder) -> None:
-    folder = weights.folder("preview")
-    if objection := weights_objection(stored_weights(_names(folder)), profile.compute.weights):
-        raise CheckpointError(f"profile {profile.name}: {folder}: {objection}")
+    if objection := weights_objection(stored_format(weights), profile.compute.weights):
+        raise CheckpointError(f"profile {profile.name}: {weights.folder('preview')}: {objection}")
 
 
 def fitting_profile(weights: CheckpointFolder, configs: Path) -> str | None:

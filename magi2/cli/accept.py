@@ -19,6 +19,7 @@ from magi2.config.price import Price
 from magi2.config.profile import Profile
 from magi2.config.settings import Settings
 from magi2.errors import ConfigError, InputError
+from magi2.models.preview.config import BF16, Weights
 from magi2.parallel.layout import ONE_RANK, ParallelLayout
 from magi2.types import StageName
 
@@ -37,11 +38,13 @@ def accept_command(
     random_weights: bool = typer.Option(
         False, "--random-weights", help="Do not read the given weights; so it is where none are given."
     ),
+    weights: Weights | None = typer.Option(
+        None,
+        "--weights",
+        help="Format of the preview's weights (compute.weights); by default that of the given ones.",
+    ),
     layers: int | None = typer.Option(
         None, "--layers", min=3, help="Build at most so many of preview and refiner; the rest is extrapolated."
-    ),
-    formatted: str | None = typer.Option(
-        None, "--weights", help="Format of the preview's weights, as compute.weights: bf16, fp8_experts or fp8."
     ),
     fingerprint: bool = typer.Option(False, "--fingerprint", help="Also read every byte of the weights once."),
     limit_s: float = typer.Option(1800.0, "--limit-s", min=1, help="Seconds after which a step is ended."),
@@ -60,10 +63,8 @@ def accept_command(
         random_weights=random_weights or not _are_given(settings),
         layers=layers,
         fingerprint=fingerprint,
-        formatted=formatted,
+        weights=weights or _stored_format(settings),
     )
-    for name in options.profiles:
-        load_profile(name, settings.configs, options.overrides)  # refuses what is no format
     wanted = chosen(_listed(steps), _listed(skip))
     acceptance = Acceptance(out, options, settings, own=own_steps(settings), limit_s=limit_s)
     scrubber = Scrubber(settings, with_paths=with_paths)
@@ -99,6 +100,13 @@ def _are_given(settings: Settings) -> bool:
     from magi2.checkpoints.layout import CheckpointFolder
 
     return settings.ckpt_root is not None and not CheckpointFolder(settings.ckpt_root).is_hollow("preview")
+
+
+def _stored_format(settings: Settings) -> Weights:
+    from magi2.checkpoints.fit import stored_format
+    from magi2.checkpoints.layout import CheckpointFolder
+
+    return stored_format(CheckpointFolder(settings.ckpt_root)) if settings.ckpt_root else BF16
 
 
 def _profiles(asked: list[str], settings: Settings) -> list[Profile]:

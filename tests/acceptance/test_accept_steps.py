@@ -22,6 +22,7 @@ from magi2.checkpoints.hollow import make_hollow
 from magi2.checkpoints.layout import COMPONENTS, CheckpointFolder
 from magi2.config.load import load_profile
 from magi2.config.settings import Settings
+from magi2.errors import ConfigError
 from magi2.models.refiner.config import RefinerConfig
 from magi2.parallel.mesh import Mesh
 
@@ -72,10 +73,22 @@ def test_fewer_layers_have_random_weights(site: Site) -> None:
 
 
 def test_random_weights_come_in_the_format_that_is_asked_for(site: Site) -> None:
-    options = replace(site.options, formatted="fp8", layers=3)
+    options = replace(site.options, weights="fp8", layers=3)
     figures, differences = found(preview, replace(site, options=options))
     assert (figures["format"].value, figures["weights"].value) == ("fp8", "random")
     assert not differences
+
+
+def test_the_format_that_is_asked_for_is_built_where_the_card_takes_it(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(tmp_path, tiny_checkpoint, weights="fp8")
+    whole = site.profiles[0].architectures.preview
+    model, source = preview._model(site, whole, whole)
+    assert (model.weights, source) == ("fp8", "given")
+    monkeypatch.setattr(platform, "fp8_refusal", lambda *, accelerator: "no FP8 here")
+    with pytest.raises(ConfigError, match="no FP8 here"):
+        preview.fitting_layers(site, whole)
 
 
 def test_what_was_not_built_is_extrapolated_by_the_kind_of_its_layers_and_called_so() -> None:

@@ -122,7 +122,8 @@ TABLE = [
     Row(
         "magi2.acceptance.runner magi2.acceptance.work magi2.acceptance.report magi2.acceptance.expect "
         "magi2.acceptance.reference magi2.acceptance.scrub magi2.acceptance.plan",
-        "config errors files parallel.layout recipes.book runtime sampling.schedule stages.layouts types",
+        "config errors files models.preview.config parallel.layout recipes.book runtime sampling.schedule "
+        "stages.layouts types",
         "magi2",
     ),
     # Jobs: one stage of one shard, from permission to its entry in the catalog, for Airflow and the command line.

@@ -17,7 +17,7 @@ from magi2.acceptance.preview_shapes import CONFIG, Clip
 from magi2.acceptance.site import Site, Size
 from magi2.acceptance.stack import FEWEST_LAYERS, Parts, build, denoise, first_difference, stack, with_kernels
 from magi2.errors import ConfigError
-from magi2.models.preview.config import PreviewConfig
+from magi2.models.preview.config import BF16, PreviewConfig
 from magi2.models.preview.footprint import check_footprint
 from magi2.models.preview.lengths import audio_latent_count
 from magi2.models.preview.model import PreviewModel
@@ -61,8 +61,10 @@ def run(site: Site) -> Iterator[Found]:
 def fitting_layers(site: Site, whole: PreviewConfig) -> int:
     """How many layers the cards hold beside the largest clip, at most as many as were asked for.
 
-    Raises ConfigError when the layout is none for the model, or not even the fewest fit.
+    Raises ConfigError when the layout is none for the model, not even the fewest fit, or the card takes no FP8.
     """
+    if site.options.weights != BF16 and (refusal := platform.fp8_refusal(accelerator=site.accelerator)):
+        raise ConfigError(refusal)
     most = max(FEWEST_LAYERS, min(whole.num_layers, site.options.layers or whole.num_layers))
     if site.accelerator.name == "cpu":
         return most

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from math import ceil
 
 import torch
@@ -59,6 +60,7 @@ def check_footprint(
     return check_memory(layout, footprint, tokens=tokens, card_bytes=card_bytes)
 
 
+@cache
 def _weight_bytes(config: PreviewConfig, dtype: torch.dtype, weights: Weights) -> tuple[int, int, int]:
     """Bytes of all routed experts, of their routers, and of everything else."""
     with torch.device("meta"):
