@@ -77,6 +77,7 @@ def measured(config: PreviewConfig, layers: int, tokens: int, device: torch.devi
     rows = []
     with torch.no_grad():
         for index in range(layers):
+            sys.stderr.write(f"layer {index}\n")
             streams = _with_outliers(streams, is_outlier)
             found = _one_layer(config, index, streams, layout)
             streams = {name: each.on for name, each in found.items()}

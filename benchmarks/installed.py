@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from magi2.config.settings import Settings
+from magi2.errors import MissingToolError
 from magi2.kernels.chosen import CHOSEN
 from magi2.kernels.installed import NONE, distribution_version, installed
 from magi2.media.ffmpeg import find_ffmpeg
@@ -19,10 +20,17 @@ COMPARED = ("torch", "triton", "fa3-fwd", "imageio-ffmpeg")
 
 def measured_set(device: torch.device) -> dict[str, str]:
     """What runs here, by name; `kernels` says what models have asked for so far in this process."""
-    ffmpeg = find_ffmpeg(Settings.from_environment().ffmpeg)
     kernels = ", ".join(f"{step}: {kernel}" for step, kernel in sorted(CHOSEN.items())) or "none asked for"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return {"device": name, **installed(), "kernels": kernels, "ffmpeg": ffmpeg.version}
+    return {"device": name, **installed(), "kernels": kernels, "ffmpeg": _ffmpeg()}
+
+
+def _ffmpeg() -> str:
+    """Most benchmarks need none."""
+    try:
+        return find_ffmpeg(Settings.from_environment().ffmpeg).version
+    except MissingToolError:
+        return NONE
 
 
 def pins(path: Path = CONSTRAINTS) -> dict[str, str]:

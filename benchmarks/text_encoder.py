@@ -49,12 +49,16 @@ def main(arguments: list[str] | None = None) -> int:
         "layers": layers,
         "layers_of_the_model": whole,
         "weights_gib": round(held, 2),
-        "rows": [row for count in chosen.tokens for row in compared(tower, count, rules(), device)],
         "versions": {**measured_set(device), "transformers": version("transformers"), "fla-core": _version()},
+        "rows": [],
     }
-    if chosen.out:
-        chosen.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(figures) + "\n")
+    for count in chosen.tokens:
+        for row in compared(tower, count, rules(), device):
+            figures["rows"].append(row)
+            sys.stdout.write(json.dumps(row) + "\n")
+            sys.stdout.flush()
+            if chosen.out:
+                chosen.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
