@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from magi2.acceptance.measure import Ceilings, Result, timed
-from magi2.acceptance.preview_shapes import TEXT_ROWS
 from magi2.acceptance.refiner_checks import (
     DELIVERED_LATENTS,
     REFINED_TOKENS,
@@ -23,7 +22,7 @@ def attention_flops(plan: WindowPlan) -> float:
     """Operations of the attention that the windows ask for, the tail's queries included."""
     seen = torch.cat([plan.key_count.new_zeros(1), plan.key_count.cumsum(0)])
     tiles = plan.tiles.long()
-    pairs = float(((seen[tiles[:, 4]] - seen[tiles[:, 2]]) * tiles[:, 1]).sum()) + TEXT_ROWS * REFINED_TOKENS
+    pairs = float(((seen[tiles[:, 4]] - seen[tiles[:, 2]]) * tiles[:, 1]).sum())
     return 4.0 * pairs * REFINER.hidden_size
 
 

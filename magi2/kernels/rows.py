@@ -18,9 +18,9 @@ from magi2.kernels.activation import sigmoid, swiglu7
 
 _RMS_EPS = tl.constexpr(1e-6)
 _SWIGLU_BLOCK = 1024
+_FLAT_BLOCK = 2048  # elements of a program where rows do not matter
 _MOST_HEADS = 8  # of a block
 _VECTOR = 8  # elements that one load takes at best
-_MOST_COLUMNS = 2**16 - 1  # blocks along the second axis of a grid
 
 
 @triton.jit
@@ -86,21 +86,37 @@ def add_norm_rows(x: Tensor, branch: Tensor, weight: Tensor, out: Tensor) -> Ten
 
 
 @triton.jit
-def _swiglu_kernel(x, out, stride_x, stride_out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr):
-    row, start = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK
-    pair = tl.arange(0, 2 * BLOCK)
-    values = tl.load(x + row * stride_x + 2 * start + pair, mask=2 * start + pair < 2 * WIDTH, other=0.0)
+def _add_kernel(x, branch, total, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < total
+    values = tl.load(x + place, mask=mask, other=0.0) + tl.load(branch + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(x + place, values, mask=mask)
+
+
+def add_rows_(x: Tensor, branch: Tensor) -> None:
+    """Add a branch of any dtype to the fp32 residual `x` in place; both are contiguous and of one shape."""
+    if x.numel():
+        _add_kernel[(triton.cdiv(x.numel(), _FLAT_BLOCK),)](x, branch, x.numel(), BLOCK=_FLAT_BLOCK, num_warps=4)
+
+
+@triton.jit
+def _swiglu_kernel(x, out, width_runs, stride_x, stride_out_runs, BLOCK: tl.constexpr, RUN: tl.constexpr):
+    # Counted in runs, so that the compiler sees what divides them, and makes wide loads and stores.
+    run = tl.full([], RUN, tl.int64)
+    end = run * width_runs
+    blocks = tl.cdiv(end, BLOCK)
+    row, start = (tl.program_id(0) // blocks).to(tl.int64), (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
+    pair = 2 * start + tl.arange(0, 2 * BLOCK)
+    values = tl.load(x + row * stride_x + pair, mask=pair < 2 * end, other=0.0)
     gate, up = tl.split(tl.reshape(values.to(tl.float32), (BLOCK, 2)))
     column = start + tl.arange(0, BLOCK)
-    # The compiler sees only strides that 16 divides, and would store each element by itself.
-    target = out + tl.multiple_of(row * stride_out, RUN)
-    tl.store(target + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < WIDTH)
+    tl.store(out + run * stride_out_runs * row + column, swiglu7(gate, up).to(out.dtype.element_ty), mask=column < end)
 
 
 @cache
 def swiglu7_rows_refusal(width: int) -> str | None:
     """Why `swiglu7_rows` does not give rows of `width`; None when it does."""
-    return limits.outside("activation width", width, 1, _MOST_COLUMNS * _SWIGLU_BLOCK)
+    return limits.outside("activation width", width, 1, limits.MAX_INDEX)
 
 
 def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
@@ -108,13 +124,16 @@ def swiglu7_rows(x: Tensor, out: Tensor) -> Tensor:
 
     Raises: UnsupportedShapesError where `swiglu7_rows_refusal` says why.
     """
-    width = out.shape[1]
+    num_rows, width = out.shape
     limits.require("swiglu7_rows", swiglu7_rows_refusal(width))
-    block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
-    if x.shape[0]:
-        grid = (x.shape[0], triton.cdiv(width, block))
-        run = math.gcd(out.stride(0), _VECTOR)
-        _swiglu_kernel[grid](x, out, x.stride(0), out.stride(0), WIDTH=width, BLOCK=block, RUN=run, num_warps=4)
+    if x.is_contiguous() and out.is_contiguous():  # one long row: all blocks are full
+        num_rows, width = min(num_rows, 1), out.numel()
+    if num_rows:
+        block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
+        run = math.gcd(out.stride(0), width, _VECTOR)
+        _swiglu_kernel[(num_rows * triton.cdiv(width, block),)](
+            x, out, width // run, x.stride(0), out.stride(0) // run, BLOCK=block, RUN=run, num_warps=4
+        )
     return out
 
 

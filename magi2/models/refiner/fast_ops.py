@@ -14,7 +14,6 @@ from torch import Tensor
 from magi2.kernels import limits, refiner_attention, rows
 from magi2.kernels.proof import window_features
 from magi2.kernels.settings import Features, features
-from magi2.models.refiner.attention import attend_tail
 from magi2.models.refiner.config import RefinerConfig
 from magi2.models.refiner.model import RefinerModel
 from magi2.models.refiner.ops import RefinerOps
@@ -64,6 +63,7 @@ def _kernels() -> RefinerOps:
     return RefinerOps(
         norm=rows.rms_norm_rows,
         add_norm=rows.add_norm_rows,
+        add_=rows.add_rows_,
         write_heads=rows.write_heads,
         gate_heads=lambda out_SHd, gate_SH: rows.gate_heads(out_SHd, gate_SH, None),
         swiglu7=lambda x: rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2)),
@@ -73,28 +73,41 @@ def _kernels() -> RefinerOps:
 
 
 def window_plan(grid: WindowGrid, tail: int) -> refiner_attention.WindowPlan:
-    """Which keys each query block of `grid` sees, followed by all of the `tail` tokens."""
+    """Which keys each query block of `grid` sees, followed by all of the `tail` tokens, and the tail, which sees all.
+
+    The tail's tiles come first.
+    """
     device, tile = grid.order.device, refiner_attention.TILE
-    first = torch.arange(0, tail, tile, device=device)
-    tail_count = (tail - first).clamp(max=tile)
+
+    def blocks(first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """First rows of the blocks of consecutive keys, and how many each has."""
+        firsts = torch.arange(first, stop, tile, device=device)
+        return firsts, (stop - firsts).clamp(max=tile)
+
+    num_keys = grid.num_key_tokens + tail
+    tail_first, tail_count = blocks(grid.num_key_tokens, num_keys)
     groups = []
     for group in grid.groups:
-        tail_first = (grid.num_key_tokens + first).expand(len(group.query_blocks), -1)
         key_count = torch.bincount(group.key_slots, minlength=group.key_starts.shape[1])
         groups.append(
             (
                 group.query_tokens[:, 0],
                 group.query_tokens.shape[1],
-                torch.cat([group.key_starts, tail_first], dim=1),
+                torch.cat([group.key_starts, tail_first.expand(len(group.query_blocks), -1)], dim=1),
                 torch.cat([key_count, tail_count]),
             )
         )
+    all_first, all_count = blocks(0, num_keys)
+    for first in range(0, tail, tile):
+        query_first = torch.tensor([grid.num_tokens + first], device=device)
+        groups.append((query_first, min(tile, tail - first), all_first[None], all_count))
     return refiner_attention.make_plan(groups, device)
 
 
 def attend(q_SHd: Tensor, k_KGd: Tensor, v_KGd: Tensor, grid: WindowGrid, plan: refiner_attention.WindowPlan) -> Tensor:
     """Windowed attention [S, H, d] of the grid's video queries and of the tail's, if they are there."""
     available = window_features(q_SHd.shape[1], k_KGd.shape[1], q_SHd.shape[2], q_SHd.dtype, q_SHd.device)
-    out_SHd = refiner_attention.window_attention(q_SHd, k_KGd, v_KGd, plan, available)
-    out_SHd[grid.num_tokens :] = attend_tail(q_SHd, k_KGd, v_KGd, grid)
-    return out_SHd
+    if len(q_SHd) == grid.num_tokens:
+        tail_tiles = math.ceil((len(k_KGd) - grid.num_key_tokens) / refiner_attention.TILE)
+        plan = replace(plan, tiles=plan.tiles[tail_tiles:])
+    return refiner_attention.window_attention(q_SHd, k_KGd, v_KGd, plan, available)

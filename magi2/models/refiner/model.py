@@ -117,7 +117,7 @@ class MLP(nn.Module):
     def forward(self, x_SD: Tensor, branch_SD: Tensor, expert: int, out_SD: Tensor) -> None:
         """Fills `out_SD` fp32, which may be `x_SD`, with `x + branch` and the unit of that; rows of one expert."""
         a_SD = self.ops.add_norm(x_SD, branch_SD, self.pre_norm.of(expert), out_SD)
-        out_SD.add_(self.down_proj(self.ops.swiglu7(self.up_gate_proj(a_SD, expert)), expert))
+        self.ops.add_(out_SD, self.down_proj(self.ops.swiglu7(self.up_gate_proj(a_SD, expert)), expert))
 
 
 class Layer(nn.Module):

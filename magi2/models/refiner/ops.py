@@ -33,6 +33,11 @@ def add_norm(x_SD: Tensor, branch_SD: Tensor, weight_D: Tensor, out_SD: Tensor) 
     return rms_norm(sum_SD, weight_D, out_dtype=branch_SD.dtype)
 
 
+def add_(x_SD: Tensor, branch_SD: Tensor) -> None:
+    """Add a branch to the fp32 residual in place."""
+    x_SD.add_(branch_SD)
+
+
 def write_heads(qkv: Tensor, q_weight_d: Tensor, k_weight_d: Tensor, rope_SR: Tensor, out: Heads) -> None:
     """Split `qkv` [S, (H + 2G) * d] into `out`, queries and keys normalised and rotated in fp32 with one rounding."""
     heads = qkv.float().view(len(qkv), -1, out[0].shape[2])
@@ -66,6 +71,7 @@ class RefinerOps:
 
     norm: Callable[[Tensor, Tensor, torch.dtype], Tensor] = norm
     add_norm: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = add_norm
+    add_: Callable[[Tensor, Tensor], None] = add_
     write_heads: Callable[[Tensor, Tensor, Tensor, Tensor, Heads], None] = write_heads
     gate_heads: Callable[[Tensor, Tensor], Tensor] = gate_heads
     swiglu7: Callable[[Tensor], Tensor] = swiglu7
