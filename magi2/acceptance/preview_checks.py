@@ -1,7 +1,8 @@
-"""Whether the kernels compute at real sizes what plain torch computes: whole tensors, three runs, equal bits."""
+"""Whether the kernels compute at real sizes what plain torch computes: whole tensors, equal bits in many runs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +31,14 @@ from magi2.models.preview.mhc import mhc_input, mhc_post
 from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
 from magi2.models.preview.ops import PreviewOps
 
+REPEAT_S = 0.25
+"""For which each kernel is run again after it is compared."""
 MOST_ERROR, MOST_ROW_ERROR = 2e-2, 1e-1  # in bf16; wrong kernels are off by ones
 
 
 @dataclass(frozen=True)
 class Check:
-    """Relative distance from the reference, of the whole and of the worst row, and whether three runs were equal."""
+    """Relative distance from the reference, of the whole and of the worst row, and whether all runs were equal."""
 
     name: str
     error: float
@@ -52,12 +55,22 @@ class Check:
 
 
 def compare(name: str, function: Callable[[], Tensor], expected: Tensor) -> Check:
-    """Run three times against `expected`; rows are those of the last axis."""
-    runs = [function().clone() for _ in range(3)]
-    difference, wanted = (runs[0].float() - expected.float()), expected.float()
+    """Run against `expected`, and again and again against the first run; rows are those of the last axis."""
+    first = function().clone()
+    difference, wanted = (first.float() - expected.float()), expected.float()
     worst = (difference.norm(dim=-1) / wanted.norm(dim=-1).clamp(min=1e-6)).max()
     error = difference.norm() / wanted.norm()
-    return Check(name, float(error), float(worst), all(torch.equal(runs[0], run) for run in runs[1:]))
+    return Check(name, float(error), float(worst), _repeats(function, first))
+
+
+def _repeats(function: Callable[[], Tensor], first: Tensor) -> bool:
+    """Whether the first bits come again, twice at least, then for a while: a copy was late in one run of a hundred."""
+    until, runs = time.monotonic() + REPEAT_S, 0
+    while runs < 2 or time.monotonic() < until:
+        if not torch.equal(first, function()):
+            return False
+        runs += 1
+    return True
 
 
 def prepare(layer: Layer, ops: PreviewOps) -> Layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import av
 from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from magi2.errors import MediaError
@@ -50,12 +53,44 @@ def count_frames(path: Path) -> int:
 def read_frames(path: Path, *, indices: frozenset[int] | None = None) -> Iterator[Tensor]:
     """The frames of a video in order, each uint8 [H, W, 3] RGB; only those at `indices` when given.
 
-    Bit-exact for the lossless intermediate; a delivered file is converted with the matrix it is tagged with. One
-    frame is in memory at a time. Raises: MediaError when the file cannot be read to its end.
+    Bit-exact for the lossless intermediate, of which no other frames are decoded; a delivered file is converted with
+    the matrix it is tagged with. One frame is in memory at a time. Raises: MediaError when the file cannot be read to
+    its end.
     """
     import torch  # not at the top: processes that never load it try out ffmpeg
 
     with open_media(path) as container:
-        for index, frame in enumerate(container.decode(video_stream(container))):
-            if indices is None or index in indices:
-                yield torch.from_numpy(frame.to_ndarray(format="rgb24", src_colorspace=frame.colorspace))
+        for frame in _chosen(container, indices):
+            yield torch.from_numpy(frame.to_ndarray(format="rgb24", src_colorspace=frame.colorspace))
+
+
+def _chosen(container: InputContainer, indices: frozenset[int] | None) -> Iterator[VideoFrame]:
+    """The frames at `indices`, or all of them."""
+    stream = video_stream(container)
+    if indices is None:
+        yield from container.decode(stream)
+    elif stream.codec_context.name == "ffv1":
+        yield from _decoded_alone(container, stream, indices)
+    else:
+        for index, frame in enumerate(container.decode(stream)):
+            if index in indices:
+                yield frame
+
+
+def _decoded_alone(container: InputContainer, stream: VideoStream, indices: frozenset[int]) -> Iterator[VideoFrame]:
+    """The frames at `indices` of a stream whose packets are a frame each, decoded from the last key frame on."""
+    unseen: list[tuple[int, Packet]] = []
+    decoded: deque[int] = deque()
+    for index, packet in enumerate(container.demux(stream)):
+        is_end = packet.size == 0
+        if packet.is_keyframe or is_end:
+            unseen.clear()
+        unseen.append((index, packet))
+        if index not in indices and not is_end:
+            continue
+        for number, part in unseen:
+            decoded.append(number)
+            for frame in part.decode():  # threads give frames later
+                if decoded.popleft() in indices:
+                    yield frame
+        unseen.clear()

@@ -86,7 +86,7 @@ TABLE = [
         "benchmarks",
         "acceptance artifacts batches catalog checkpoints config deployment errors inputs jobs kernels media models "
         "parallel platform prompts recipes report runtime stages types",
-        "PIL httpx minio safetensors tools torch transformers urllib3",
+        "PIL ffmpeg httpx minio safetensors tools torch transformers urllib3",
         heavy=True,
     ),
     Row(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import pytest
 import torch
 
@@ -50,6 +51,22 @@ def test_same_frames_give_same_bytes_whatever_the_windows(tmp_path: Path, progra
             writer.write(window)
     assert writer.frame_count == 20
     assert first.read_bytes() == (tmp_path / "b.mkv").read_bytes()
+
+
+@pytest.mark.parametrize("between", [1, 4])
+def test_chosen_frames_are_those_of_a_reader_of_all(tmp_path: Path, between: int) -> None:
+    """Others are passed over, as far as no chosen one is made from them."""
+    path = tmp_path / "v.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=25, width=32, height=16, pix_fmt="bgr0", options={"g": str(between)})
+        for frame in moving_frames(11, 16, 32).numpy():
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    every = list(read_frames(path))
+    for chosen in ({0}, {10}, {2, 3, 9}, {5}, set(range(11)), {7, 40}, set()):
+        found = list(read_frames(path, indices=frozenset(chosen)))
+        assert len(found) == len(chosen & set(range(11)))
+        assert all(torch.equal(frame, every[index]) for frame, index in zip(found, sorted(chosen), strict=False))
 
 
 def test_chosen_frames_are_read_in_order(tmp_path: Path, program: Ffmpeg) -> None:
