@@ -1,8 +1,11 @@
-"""`python -m benchmarks [--out FILE] [--only SECTION ...] [--clips 272p ...] [--no-checks]`: one table of parts.
+"""`python -m benchmarks [--out FILE] [--only SECTION ...] [--clips 272p ...] [--no-checks] [--tree OLD]`: one table.
 
 Sections: `preview` (parts and whole layers of the preview transformer), `refiner` (a layer at the delivery size and a
-whole forward), `steps` (denoising steps of half the preview stack), `decoders` (turbo and audio). Kernels are compared
-with plain torch first. With `--out` the table as JSON: a list of parts, each with the versions of what ran.
+whole forward), `steps` (denoising steps of half the preview stack), `decoders` (turbo and audio, and a clip with the
+lossless file). Kernels are compared with plain torch first. With `--tree` the same sections run from another checkout
+and from this one in turn, and each part is the median of its runs. With `--out` everything as one JSON object: `parts`,
+`old_parts` of the other checkout, `versions` of what ran, and the card's `ceilings`. `python -m benchmarks.slower` says
+what lost.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks.alternating import measure_both
 from benchmarks.installed import measured_set, print_set
+from benchmarks.slower import by_part, losses
 from magi2 import platform
 from magi2.acceptance.measure import Ceilings, measure_ceilings, release
 
@@ -30,6 +37,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=SECTIONS, choices=SECTIONS, help="measure these sections only")
     parser.add_argument("--clips", nargs="+", default=["272p", "540p"], choices=["272p", "540p"])
     parser.add_argument("--no-checks", action="store_true", help="measure without comparing with plain torch first")
+    parser.add_argument("--tree", type=Path, help="measure this other checkout, too, in turn")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each checkout (3)")
     arguments = parser.parse_args()
     accelerator = platform.current()
     if accelerator.name == "cpu":
@@ -42,16 +51,30 @@ def main() -> int:
     print(limits, flush=True)
     release()
     failed = not arguments.no_checks and not _check(device, arguments.only)
-    rows = list(_measure(device, limits, arguments.only, tuple(arguments.clips)))
+    found: dict[str, Any] = {"ceilings": asdict(limits), "versions": measured_set(device)}
+    if arguments.tree:
+        options = ["--only", *arguments.only, "--clips", *arguments.clips]
+        found["old_parts"], found["parts"] = measure_both(arguments.tree, options, arguments.rounds)
+    else:
+        found["parts"] = list(_measure(device, limits, arguments.only, tuple(arguments.clips)))
     print_set(device)
-    print(f"{'part':24}{'tokens':>9}{'ms':>10}{'floor ms':>10}{'ratio':>7}")
-    for row in rows:
-        print(f"{row['part']:24}{row['tokens']:9}{row['ms']:10.3f}{row['floor_ms']:10.3f}{row['ratio']:7.2f}")
+    _print(found)
     if arguments.out:
-        versions = measured_set(device)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps([row | {"versions": versions} for row in rows], indent=1) + "\n")
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     return int(failed)
+
+
+def _print(found: dict[str, Any]) -> None:
+    old = by_part(found.get("old_parts", []))
+    print(f"{'part':24}{'tokens':>9}{'ms':>10}{'floor ms':>10}{'ratio':>7}{'  old ms' if old else ''}")
+    for row in found["parts"]:
+        ratio = f"{row['ratio']:7.2f}" if row["ratio"] else f"{'':7}"
+        before = old.get((row["part"], row["tokens"]))
+        last = f"{before['ms']:8.3f}" if before else ""
+        print(f"{row['part']:24}{row['tokens']:9}{row['ms']:10.3f}{row['floor_ms']:10.3f}{ratio}{last}")
+    for line in losses(old, by_part(found["parts"])):
+        print(f"slower: {line}")
 
 
 def _check(device: torch.device, sections: tuple[str, ...]) -> bool:
@@ -86,8 +109,7 @@ def _measure(
         if {"sparse_layer", "dense_layer"} <= layers.keys():
             results.append(preview_steps.as_result(steps, layers["sparse_layer"], layers["dense_layer"]))
     if "decoders" in sections:
-        for line in decoders.run(device):
-            print(line, flush=True)
+        results += decoders.run(device)
     yield from (result.as_json() for result in results)
 
 

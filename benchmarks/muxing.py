@@ -99,11 +99,9 @@ def measure(folder: Path, frames: int, ffmpeg: Ffmpeg) -> Iterator[tuple[str, di
     coloured = source.filter("scale", **colours).filter("format", "yuv420p")
     for name, stream in (("reading alone", source), ("reading and colours", coloured)):
         nothing = graph.output(stream, "-", format="null")
-        yield name, measured(lambda nothing=nothing: run_ffmpeg(ffmpeg, nothing, purpose="measure"))
-    yield (
-        "deliver",
-        measured(lambda: deliver(picture, sound, clip, spec, fps=FPS, frame_count=frames, metadata={}, ffmpeg=ffmpeg)),
-    )
+        yield name, measured(partial(run_ffmpeg, ffmpeg, nothing, purpose="measure"))
+    run = partial(deliver, fps=FPS, frame_count=frames, metadata={}, ffmpeg=ffmpeg)
+    yield "deliver", measured(partial(run, picture, sound, clip, spec))
     yield "probe", measured(lambda: probe(clip))
     yield "poster and thumbnail", measured(lambda: _pictures(picture, folder))
     yield "contact sheet", measured(lambda: write_contact_sheet(picture, folder / "sheet.jpg"))

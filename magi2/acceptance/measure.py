@@ -37,7 +37,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Result:
-    """A measured part: milliseconds, those of its floor, and their ratio."""
+    """A measured part: milliseconds, those of its floor (0 where it has none), and their ratio."""
 
     part: str
     tokens: int
@@ -49,7 +49,7 @@ class Result:
         values = {
             "ms": round(self.ms, 3),
             "floor_ms": round(self.floor_ms, 3),
-            "ratio": round(self.ms / self.floor_ms, 2),
+            "ratio": round(self.ms / self.floor_ms, 2) if self.floor_ms else None,
         }
         return asdict(self) | values
 

@@ -79,7 +79,7 @@ def _chosen(container: InputContainer, indices: frozenset[int] | None) -> Iterat
 
 def _decoded_alone(container: InputContainer, stream: VideoStream, indices: frozenset[int]) -> Iterator[VideoFrame]:
     """The frames at `indices` of a stream whose packets are a frame each, decoded from the last key frame on."""
-    unseen: list[tuple[int, Packet]] = []
+    unseen: list[tuple[int, Packet[VideoStream]]] = []
     decoded: deque[int] = deque()
     for index, packet in enumerate(container.demux(stream)):
         is_end = packet.size == 0
