@@ -173,6 +173,10 @@ def questions(catalog: Catalog) -> dict[str, float]:
         "facets": lambda: pages.facets(LIVE),
         "failures": lambda: pages.failures(LIVE),
         "others": lambda: pages.others(LIVE, pick.choice(clips).clip_id),
+        "neighbours": lambda: pages.neighbours(ClipQuery(batch_id=LIVE), pick.choice(clips).clip_id),
+        "neighbours by state": lambda: pages.neighbours(
+            ClipQuery(batch_id=LIVE), pick.choice(clips).clip_id, sort=PageSort.STATE
+        ),
         "clip": lambda: pages.these([(LIVE, pick.choice(clips).clip_id)]),
         **{f"clips by {sort}": page(sort=sort) for sort in PageSort},
         "clips of a state": page(state=ClipState.DONE),

@@ -280,6 +280,7 @@ async def visit(person: Viewer, clips: list[Rendered]) -> None:
     await person.get("failures", f"{batch}/failures")
     clip = pick.choice([each for each in clips if each.key])
     await person.get("clip", f"{batch}/clips/{clip.clip_id}")
+    await person.get("neighbours", f"{batch}/clips/{clip.clip_id}/neighbours?sort=state")
     await person.get("others", f"{batch}/clips/{clip.clip_id}/others")
     await person.get("thumbnail", f"/renders/media/{clip.key}/thumbnail.webp")
     await person.get("airflow", "/api/v2/version")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from magi2.artifacts.removals import note_removals
 from magi2.artifacts.store import ArtifactStore, Look
 from magi2.batches.documents import KnownManifests, all_results, batch_folder
 from magi2.batches.leases import REMOVAL_S, Leases, announced_removal, named_keys, read_leases, sweep_leases
-from magi2.errors import CorruptedArtifactError, InfrastructureError, InputError
+from magi2.errors import InfrastructureError, InputError
 from magi2.stages.snapshots import PICTURES, SNAPSHOTS
 from magi2.types import ARTIFACT_STAGES, NEGATIVE, StageName
 
@@ -162,7 +162,7 @@ def sweep_snapshots(
     Those of clips that an unfinished batch has to make, or to make again, stay.
     """
     leases = read_leases(store, lease_days=lease_days, now=datetime.now(UTC), unreadable={})
-    made = [name for name in store.list_documents(SNAPSHOTS) if _is_made(store, name)]
+    made = _made(store, store.list_documents(SNAPSHOTS))
     old = store.sweep_documents(SNAPSHOTS, older_than_hours=older_than_hours, dry_run=True)
     going = [name for name in dict.fromkeys([*made, *old]) if not leases.held & set(_KEY_TEXT.findall(name))]
     for name in going if not dry_run else []:
@@ -170,17 +170,20 @@ def sweep_snapshots(
     return going
 
 
-def _is_made(store: ArtifactStore, snapshot: str) -> bool:
-    if snapshot.startswith(f"{PICTURES}/"):
-        return False  # a picture goes with its clip's preview, or by its age
-    name = _SNAPSHOT.fullmatch(snapshot)
-    if name is None:
-        logger.warning("%s is no snapshot: it is left until it is old", snapshot)
-        return False
-    try:
-        return store.find(name["stage"], name["key"]) is not None
-    except CorruptedArtifactError:
-        return False  # it will be made anew
+def _made(store: ArtifactStore, snapshots: Iterable[str]) -> list[str]:
+    """Those of the clips that are made; a picture goes with its clip's preview, or by its age."""
+    names: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name in snapshots:
+        if found := _SNAPSHOT.fullmatch(name):
+            names[found["stage"]][found["key"]].append(name)
+        elif not name.startswith(f"{PICTURES}/"):
+            logger.warning("%s is no snapshot: it is left until it is old", name)
+    return [
+        name
+        for stage, named in names.items()
+        for manifest in _whole(store.look(stage, list(named)))
+        for name in named[manifest.key]
+    ]
 
 
 def _delivered(

@@ -99,10 +99,11 @@ class CancelCheck:
 
     def check(self) -> None:
         """Return if the next clip may begin. Raises: BatchCancelledError, PausedError or StoppedError."""
-        request = self.requested()
+        heard = self._hear(lambda catalog: catalog.database.read(_request_and_failures, self._batch_id, self._since))
+        request, failures = heard or (None, None)
         why = self._hear(lambda catalog: catalog.control.last_streak(self._batch_id)) if request else None
         _check_request(self._batch_id, request, why)
-        if failures := self._hear(lambda catalog: failures_of(catalog, self._batch_id)):
+        if failures:
             _check_limit(self._batch_id, failures)
 
     def _hear(self, ask: Callable[[Catalog], T | None]) -> T | None:
@@ -119,15 +120,7 @@ class CancelCheck:
 
 def requested(catalog: Catalog, batch_id: str, *, since: datetime | None = None) -> Request | None:
     """What is asked of a batch; nothing of one that is absent or finished, but see `CancelCheck`."""
-    batch = catalog.database.read(get_batch, batch_id)
-    if since and batch and batch.run_id is None and batch.state is BatchState.CANCELLED:
-        return Request.CANCEL if batch.finished_at and batch.finished_at > since else None
-    return _requested(batch)
-
-
-def failures_of(catalog: Catalog, batch_id: str) -> FailureCount | None:
-    """How many clips of a batch failed, and may; None for a batch that is not in the catalog."""
-    return catalog.database.read(_failures, batch_id)
+    return _requested(catalog.database.read(get_batch, batch_id), since)
 
 
 def admission_state(catalog: Catalog, batch_id: str, shard: int, stage: StageName) -> AdmissionState | None:
@@ -172,12 +165,17 @@ def _admission_state(connection: Connection, batch_id: str, shard: int, stage: S
     )
 
 
-def _failures(connection: Connection, batch_id: str) -> FailureCount | None:
+def _request_and_failures(
+    connection: Connection, batch_id: str, since: datetime | None
+) -> tuple[Request | None, FailureCount | None]:
     batch = get_batch(connection, batch_id)
-    return None if batch is None else batch.failures(count_failures(connection, batch_id))
+    failures = None if batch is None else batch.failures(count_failures(connection, batch_id))
+    return _requested(batch, since), failures
 
 
-def _requested(batch: BatchRecord | None) -> Request | None:
+def _requested(batch: BatchRecord | None, since: datetime | None = None) -> Request | None:
+    if since and batch and batch.run_id is None and batch.state is BatchState.CANCELLED:
+        return Request.CANCEL if batch.finished_at and batch.finished_at > since else None
     return None if batch is None or batch.state in FINISHED_BATCH else batch.requested
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, and_, case, cast, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from magi2.batches.failure_groups import group_failures
@@ -147,27 +147,7 @@ class Pages:
         self, query: ClipQuery, clip_id: str, *, sort: PageSort = PageSort.UPDATED, descending: bool = True
     ) -> Neighbours:
         """Which clips come before and after one on the pages of `clips` with the same query and order."""
-        order = _order(sort, descending)
-        listed = (
-            _found(query)
-            .add_columns(
-                func.row_number().over(order_by=order).label("place"),
-                func.lag(BatchClipRow.clip_id).over(order_by=order).label("previous"),
-                func.lead(BatchClipRow.clip_id).over(order_by=order).label("next"),
-                func.count().over().label("total"),
-            )
-            .subquery()
-        )
-        one = select(listed.c.total, listed.c.place, listed.c.previous, listed.c.next).where(
-            listed.c.clip_id == clip_id
-        )
-        count = select(func.count()).select_from(_found(query).subquery())
-
-        def work(connection: Connection) -> Neighbours:
-            row = connection.execute(one).one_or_none()
-            return Neighbours(*row) if row else Neighbours(connection.scalar(count) or 0)
-
-        return self._database.read(work)
+        return self._database.read(_neighbours, query, clip_id, sort, descending)
 
     def these(self, places: Sequence[tuple[str, str]]) -> list[ListedClip]:
         """The clips of these pairs of batch id and clip id, which are there, in this order."""
@@ -232,6 +212,11 @@ def _sorted(found: Select[str, str], sort: PageSort, descending: bool) -> Select
 
 
 def _order(sort: PageSort, descending: bool) -> tuple[ColumnElement[Any], ...]:
+    column = _sort_column(sort)
+    return column.desc() if descending else column.asc(), BatchClipRow.clip_id.expression
+
+
+def _sort_column(sort: PageSort) -> ColumnElement[Any]:
     columns: dict[PageSort, ColumnElement[Any]] = {
         PageSort.NAME: BatchClipRow.first_name.expression,
         PageSort.STATE: case({state: rank for rank, state in enumerate(_STATES)}, value=BatchClipRow.state),
@@ -239,8 +224,29 @@ def _order(sort: PageSort, descending: bool) -> tuple[ColumnElement[Any], ...]:
         PageSort.COST: BatchClipRow.accelerator_seconds.expression,
         PageSort.UPDATED: BatchClipRow.updated_at.expression,
     }
-    column = columns[sort]
-    return column.desc() if descending else column.asc(), BatchClipRow.clip_id.expression
+    return columns[sort]
+
+
+def _neighbours(connection: Connection, query: ClipQuery, clip_id: str, sort: PageSort, descending: bool) -> Neighbours:
+    """The clips are found once, with what they are ordered by; nothing is sorted, since only the nearest are wanted."""
+    listed = _found(query).add_columns(_sort_column(sort).label("value"))
+    here = connection.execute(listed.where(BatchClipRow.clip_id == clip_id)).one_or_none()
+    if here is None:
+        return Neighbours(connection.scalar(select(func.count()).select_from(listed.subquery())) or 0)
+    found = listed.cte("found")
+    value, key = found.c.value, found.c.clip_id
+    is_more, is_less, is_equal = value > here.value, value < here.value, value == here.value
+    up, down = value.asc(), value.desc()
+    if descending:
+        is_more, is_less, up, down = is_less, is_more, down, up
+    before, after = or_(is_less, and_(is_equal, key < clip_id)), or_(is_more, and_(is_equal, key > clip_id))
+    asked = (
+        select(func.count()).select_from(found),
+        select(func.count() + 1).select_from(found).where(before),
+        select(key).where(before).order_by(down, key.desc()).limit(1),
+        select(key).where(after).order_by(up, key).limit(1),
+    )
+    return Neighbours(*connection.execute(select(*(each.scalar_subquery() for each in asked))).one())
 
 
 def _listed(connection: Connection, pairs: Sequence[tuple[str, str]]) -> list[ListedClip]:
