@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0007"
+REVISION = "0008"
 """The migration that gives these tables."""
 
 VERSION_TABLE = "magi2_catalog_version"
@@ -190,7 +190,11 @@ class ArtifactRow(Base):
     """A manifest in the store."""
 
     __tablename__ = "artifacts"
-    __table_args__ = (Index(None, "stage", "key"), flagged("ix_artifacts_flagged", "flags", "key"))
+    __table_args__ = (
+        Index(None, "stage", "key"),
+        Index(None, "stage", "size_bytes"),
+        flagged("ix_artifacts_flagged", "flags", "key"),
+    )
 
     key: Mapped[str] = mapped_column(primary_key=True)
     stage: Mapped[str]
