@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 from rich.logging import RichHandler
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
@@ -49,9 +49,10 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  names alone, for lists and typing errors
+        names: Any = dict.fromkeys(COMMANDS)
+        self.commands = names  # for the list of commands, and what a mistyped one is compared with
 
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, None when there is none."""
         if cmd_name not in COMMANDS:
             return None
