@@ -19,6 +19,7 @@ from magi2.config.settings import Settings
 from magi2.delivery.targets import Targets
 from magi2.errors import ConfigError, InfrastructureError, InputError, Magi2Error, in_one_line
 from magi2.media.delivery import DeliverySpec
+from magi2.models.preview.config import BF16
 
 UPSTREAM_NEGATIVE_PROMPT = "5ac0746de6c7e0388a16122d9c7e751b1cb067242218bf6f41ec1e88271cdcb9"
 """SHA-256 of the negative prompt that the published code uses; the text is not part of this project."""
@@ -220,9 +221,15 @@ def _libraries(settings: Settings, profile: str) -> Finding:
 
 
 def _kernels(settings: Settings, profile: str) -> Finding:
+    from magi2 import platform
     from magi2.stages.software import kernels_of
 
-    return Finding("kernels", True, kernels_of(load_profile(profile, settings.configs), settings))
+    resolved = load_profile(profile, settings.configs)
+    if resolved.compute.weights != BF16:
+        refusal = platform.fp8_refusal(accelerator=platform.current(settings.device))
+        if refusal:
+            return Finding("kernels", False, refusal)
+    return Finding("kernels", True, kernels_of(resolved, settings))
 
 
 def _store(settings: Settings, profile: str) -> Finding:

@@ -12,11 +12,14 @@ import pytest
 import urllib3
 import yaml
 
+from magi2 import platform
 from magi2.artifacts import s3
 from magi2.artifacts.local import LocalStore
 from magi2.catalog import mounts, open_catalog
 from magi2.catalog.identity import require_match
+from magi2.cli import doctor
 from magi2.config.load import load_profile, profile_names
+from magi2.config.settings import Settings
 from tests.cli.cli_said import Magi2, Said
 from tests.render_helpers import CONFIGS, SMALL, stored_files, truncate
 
@@ -101,6 +104,17 @@ def test_what_is_wrong_comes_with_what_to_do(magi2: Magi2, tmp_path: Path, monke
     assert "make-tiny" in bad["weights"]
     assert "set it to cpu" in bad["accelerator"]
     assert "Traceback" not in said.err
+
+
+def test_a_card_that_takes_no_fp8_is_told_for_a_profile_that_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = tmp_path / "small.yaml"
+    profile.write_text(yaml.safe_dump({"extends": str(CONFIGS / "profiles/tiny.yaml"), "compute": {"weights": "fp8"}}))
+    monkeypatch.setattr(platform, "fp8_refusal", lambda *, accelerator: "this card takes no FP8")
+    settings = Settings(device="cpu")
+    assert doctor._kernels(settings, str(profile)) == doctor.Finding("kernels", False, "this card takes no FP8")
+    assert doctor._kernels(settings, "tiny").works is True
 
 
 @pytest.mark.slow
