@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ from magi2.parallel.mesh import Mesh
 from magi2.sampling.guidance_config import GuidanceConfig
 from magi2.sampling.preview import denoise_preview
 
+RUNS_COMPARED = 4
+"""Times that a model is asked again for what it gave other bits of: what happens seldom may not come at once."""
 FEWEST_LAYERS = 3
 """Of a stack: a dense one at both ends and a sparse one between them."""
 
@@ -168,16 +170,22 @@ Wrap = Callable[[Callable[..., Any], int, str], Callable[..., Any]]
 
 
 @contextmanager
-def wrapped_parts(model: PreviewModel, wrap: Wrap) -> Iterator[None]:
-    """The model with its layers, and in them attention and MLP from norm to projection, called through `wrap`."""
+def wrapped_parts(model: PreviewModel, wrap: Wrap, *, coefficients: bool = False) -> Iterator[None]:
+    """The model with its layers, and in them attention and MLP from norm to projection, called through `wrap`.
+
+    With `coefficients` those of the hyper-connections, too, of which there are two in a layer.
+    """
     wrapped = []
     for number, layer in enumerate(model.block.layers):
         kind = "sparse" if isinstance(layer.mlp, SparseMlp) else "dense"
-        for owner, method, part in (
+        parts = [
             (layer, "forward", f"{kind}_layer"),
             (layer.attention, "from_normed", f"{kind}_attention"),
             (layer.mlp, "from_normed", f"{kind}_mlp"),
-        ):
+        ]
+        if coefficients:
+            parts.append((layer, "_coefficients", f"{kind}_coefficients"))
+        for owner, method, part in parts:
             setattr(owner, method, wrap(getattr(owner, method), number, part))
             wrapped.append((owner, method))
     try:
@@ -221,26 +229,38 @@ class Parts:
 
 
 def first_difference(model: PreviewModel, size: tuple[int, int, int], **rows: int) -> str | None:
-    """The first part of a layer that gives other bits for the same noise the second time; None when all repeat."""
-    first, second = (_sums(model, size, **rows) for _ in range(2))
-    other = (place for place, total in first.items() if total != second[place])
-    return next((f"layer {number}, {part}" for number, part in other), None)
+    """The first part of a layer that gives other bits for the same noise in one of some runs; None when all repeat."""
+    first = _sums(model, size, **rows)
+    for _ in range(RUNS_COMPARED):
+        again = _sums(model, size, **rows)
+        for place, total in first.items():
+            if total != again[place]:
+                return "layer {}, {}".format(*place)
+    return None
 
 
-def _sums(model: PreviewModel, size: tuple[int, int, int], **rows: int) -> dict[tuple[int, str], int]:
-    """The sum of the bits of every part's output in one forward, in the order in which they come."""
-    sums: dict[tuple[int, str], Tensor] = {}
+def _sums(model: PreviewModel, size: tuple[int, int, int], **rows: int) -> dict[tuple[int, str, int], int]:
+    """The sum of the bits of every part's output in one forward, by layer, part and call, in the order of the calls."""
+    sums: dict[tuple[int, str, int], Tensor] = {}
 
     def wrap(function: Callable[..., Any], number: int, part: str) -> Callable[..., Any]:
+        calls = count()
+
         @wraps(function)
         def call(*arguments: Any) -> Any:
-            result: Tensor = function(*arguments)
-            bits = result.detach().contiguous().view(torch.int32 if result.element_size() == 4 else torch.int16)
-            sums[number, part] = bits.sum(dtype=torch.int64)
+            result = function(*arguments)
+            tensors = (result,) if isinstance(result, Tensor) else tuple(result)
+            sums[number, part, next(calls)] = torch.stack([_bits(tensor) for tensor in tensors]).sum()
             return result
 
         return call
 
-    with wrapped_parts(model, wrap):
+    with wrapped_parts(model, wrap, coefficients=True):
         denoise(model, size, 1, **rows)
     return {place: int(total) for place, total in sums.items()}
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The sum of a tensor's bits, taken as whole numbers."""
+    bits = tensor.detach().contiguous().view(torch.int32 if tensor.element_size() == 4 else torch.int16)
+    return bits.sum(dtype=torch.int64)
