@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +115,10 @@ def overwritten_tiles(ttgir: str) -> list[str]:
 
 
 def _stand_in(made: dict[str, Any]) -> None:
-    """Let launches in this process compile for the target and start nothing; each adds what it compiled to `made`."""
+    """Let launches in this process compile for the target and start nothing; each adds what it compiled to `made`.
+
+    Further forms of a kernel have a number behind its name.
+    """
     properties = {"max_shared_mem": SHARED_BYTES, "multiprocessor_count": HOPPER.processors}
     driver.set_active(
         SimpleNamespace(
@@ -127,7 +131,9 @@ def _stand_in(made: dict[str, Any]) -> None:
 
     def compiling(kernel: Any, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **options: Any) -> None:
-            made[_name(kernel)] = kernel.run(*arguments, grid=grid, warmup=True, **options)
+            compiled = kernel.run(*arguments, grid=grid, warmup=True, **options)
+            names = (f"{_name(kernel)} {number}" if number > 1 else _name(kernel) for number in count(1))
+            next(name for name in names if made.setdefault(name, compiled) is compiled)
 
         return launch
 
@@ -189,9 +195,9 @@ def _launch_fp8_experts() -> None:
     def scaled(*shape: int) -> fp8_experts.Scaled:
         return fp8_experts.Scaled(_tensor(*shape, dtype=fp8_rows.E4M3), _tensor(*shape[:-1], dtype=torch.float32))
 
-    plan, count = _launch_router_and_sort(), MOE_HEADS * EXPERTS
+    plan, number = _launch_router_and_sort(), MOE_HEADS * EXPERTS
     parts = fp8_experts.ExpertWeights(
-        scaled(count, WIDTH, MOE_DIM), scaled(count, WIDTH, MOE_DIM), scaled(count, MOE_DIM, WIDTH)
+        scaled(number, WIDTH, MOE_DIM), scaled(number, WIDTH, MOE_DIM), scaled(number, MOE_DIM, WIDTH)
     )
     weights = _tensor(MOE_HEADS, TOKENS, TOP_K, dtype=torch.float32)
     x = fp8_experts.Scaled(*fp8_rows.quantise_rows(_tensor(TOKENS, MOE_HEADS, MOE_DIM)))
@@ -199,6 +205,7 @@ def _launch_fp8_experts() -> None:
     for available in (PLAIN, HOPPER):
         settings = fp8_experts.fp8_expert_settings(available, MOE_DIM, WIDTH)
         fp8_experts.fp8_expert_rows(x, weights, plan, parts, available, settings, output)
+    experts.combine(output, plan, torch.empty_like(x.values), _tensor(TOKENS, dtype=torch.float32))
     fp8_rows.swiglu7_e4m3(_tensor(TOKENS, 2 * WIDTH))
 
 
@@ -206,7 +213,8 @@ def _launch_streams() -> None:
     streams, lanes = _tensor(TOKENS, STREAMS, SIZE), _tensor(32, dtype=torch.float32)
     phi = mhc.PhiWeights(_tensor(3, STREAMS * SIZE, 64), lanes, lanes)
     table = mhc.coefficients(streams, phi, GROUPS, HOPPER)
-    mhc.half_input(streams, table, _tensor(3 * SIZE), GROUPS)
+    for quantised in (None, (_tensor(TOKENS, SIZE, dtype=fp8_rows.E4M3), _tensor(TOKENS, dtype=torch.float32))):
+        mhc.half_input(streams, table, _tensor(3 * SIZE), GROUPS, quantised)
     mhc.update(streams, table, _tensor(TOKENS, SIZE))
 
 
@@ -218,7 +226,8 @@ def _launch_rows() -> None:
     rows.swiglu7_rows(_tensor(TOKENS, 2 * WIDTH), _tensor(TOKENS, WIDTH))
     q, _, _ = rows.packed_heads(x, _tensor(3 * DIM), _tensor(3 * DIM), rope, places, GROUPS, (HEADS, HEADS))
     log_sums, sinks = _tensor(HEADS, TOKENS, dtype=torch.float32), _tensor(HEADS, dtype=torch.float32)
-    rows.gate_heads(q, _tensor(TOKENS, HEADS), places, (log_sums, sinks))
+    for scales in (None, _tensor(TOKENS, dtype=torch.float32)):
+        rows.gate_heads(q, _tensor(TOKENS, HEADS), places, (log_sums, sinks), scales)
     rows.fold_sink_(q, log_sums, sinks)
 
 

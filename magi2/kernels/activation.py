@@ -1,10 +1,11 @@
-"""The activation that several kernels share."""
+"""Arithmetic that several kernels share."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+_LEAST = tl.constexpr(2.0**-100)  # a row of smaller magnitudes has the scale of this, so that zeros divide
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -19,3 +20,10 @@ def swiglu7(gate, up):
 @triton.jit
 def sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(x * -_LOG2E))
+
+
+@triton.jit
+def e4m3_scale(largest):
+    """Scales of rows with such largest magnitudes, and what to multiply the rows with. A NaN has no part in either."""
+    scale = tl.div_rn(tl.maximum(largest, _LEAST), 448.0)
+    return scale, tl.div_rn(1.0, scale)

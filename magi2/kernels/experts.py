@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magi2.kernels import limits
-from magi2.kernels.activation import swiglu7
+from magi2.kernels.activation import e4m3_scale, swiglu7
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features
 from magi2.kernels.sorting import Plan
 
@@ -186,6 +186,7 @@ def _combine_kernel(
     position,
     ids,
     out,
+    scales,
     num_rows,
     num_tokens,
     first,
@@ -194,10 +195,12 @@ def _combine_kernel(
     EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
     D: tl.constexpr,
+    STEP: tl.constexpr,
     BLOCK: tl.constexpr,
+    QUANTISE: tl.constexpr,
 ):
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = row < num_rows
+    row = tl.program_id(0) * STEP + tl.arange(0, BLOCK)
+    mask = (tl.arange(0, BLOCK) < STEP) & (row < num_rows)
     dims = tl.arange(0, D)
     head = row % HEADS
     route = (head * num_tokens + row // HEADS) * TOP_K
@@ -211,11 +214,16 @@ def _combine_kernel(
         lower += tl.where(is_lower[:, None], values, 0.0)
         upper += tl.where(is_lower[:, None], 0.0, values)
     # Each half is rounded by itself, as it is when it comes from another rank.
-    lower = lower.to(out.dtype.element_ty).to(tl.float32)
-    upper = upper.to(out.dtype.element_ty).to(tl.float32)
+    lower = lower.to(rows.dtype.element_ty).to(tl.float32)
+    upper = upper.to(rows.dtype.element_ty).to(tl.float32)
     has_lower = head * EXPERTS >= first
     has_upper = (head + 1) * EXPERTS <= stop
     total = tl.where((has_lower & has_upper)[:, None], lower + upper, tl.where(has_lower[:, None], lower, upper))
+    if QUANTISE:
+        total = total.to(rows.dtype.element_ty).to(tl.float32)
+        scale, inverse = e4m3_scale(tl.max(tl.max(tl.abs(total), axis=1), axis=0))
+        tl.store(scales + tl.program_id(0), scale)
+        total *= inverse
     target = out + row.to(tl.int64)[:, None] * D + dims[None, :]
     tl.store(target, total.to(out.dtype.element_ty), mask=mask[:, None])
 
@@ -230,21 +238,24 @@ def combine_refusal(head_dim: int, top_k: int) -> str | None:
     )
 
 
-def combine(rows: Tensor, plan: Plan, out: Tensor) -> Tensor:
+def combine(rows: Tensor, plan: Plan, out: Tensor, scales: Tensor | None = None) -> Tensor:
     """Sum of each token's rows into `out` [N, M, D], which comes back; `rows` [R, D] are the plan's sorted routes.
 
-    The rows of either half of a head's experts are added in fp32, best route first, and rounded to the dtype of `out`;
-    then the halves, lower one first. A half that is not at hand is left out. Raises: UnsupportedShapesError where
+    The rows of either half of a head's experts are added in fp32, best route first, and rounded to the dtype of `rows`;
+    then the halves, lower one first. A half that is not at hand is left out. With `scales` [N] fp32, which are written,
+    `out` is e4m3 and a token's rounded sums are quantised together. Raises: UnsupportedShapesError where
     `combine_refusal` says why.
     """
     num_tokens, num_heads, dim = out.shape
     limits.require("combine", combine_refusal(dim, plan.position.shape[2]))
     num_rows = num_tokens * num_heads
-    _combine_kernel[(triton.cdiv(num_rows, _COMBINE_ROWS),)](
+    step = _COMBINE_ROWS if scales is None else num_heads
+    _combine_kernel[(triton.cdiv(num_rows, step),)](
         rows,
         plan.position,
         plan.expert_ids,
         out,
+        out if scales is None else scales,
         num_rows,
         num_tokens,
         plan.first,
@@ -253,7 +264,9 @@ def combine(rows: Tensor, plan: Plan, out: Tensor) -> Tensor:
         EXPERTS=plan.num_experts,
         TOP_K=plan.position.shape[2],
         D=dim,
-        BLOCK=_COMBINE_ROWS,
-        num_warps=4,
+        STEP=step,
+        BLOCK=triton.next_power_of_2(step),
+        QUANTISE=scales is not None,
+        num_warps=4 if step <= _COMBINE_ROWS else 8,
     )
     return out

@@ -34,10 +34,12 @@ _PROGRAMS_PER_PROCESSOR = 16  # one after the other: the device hands them out, 
 
 @jit
 def _load_weights(
-    w_gate, w_up, w_down, tile_expert, total, first_expert, rings,
+    sources, rings,
     D: gl.constexpr, F: gl.constexpr, W: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    gate_up, down, filled, free = rings
+    w_gate, w_up, w_down, gate_scales, up_scales, tile_expert, total, first_expert = sources
+    gate_up, down, scales, filled, free = rings
+    column = gl.arange(0, W, layout=gl.BlockedLayout([W // 32], [32], [1], [0]))
     step = 0
     for tile in range(gl.program_id(0), total, gl.num_programs(0)):
         expert = gl.load(tile_expert + tile) - first_expert
@@ -51,6 +53,11 @@ def _load_weights(
                 load_tile(w_gate, place, filled.index(slot), gate_up.index(4 * slot + 2 * part))
                 load_tile(w_up, place, filled.index(slot), gate_up.index(4 * slot + 2 * part + 1))
             load_tile(w_down, [expert * D, f], filled.index(slot), down.index(slot))
+            place = expert * F + f + column
+            scales.index(2 * slot).store(gl.load(gate_scales + place))
+            scales.index(2 * slot + 1).store(gl.load(up_scales + place))
+            synchronise()
+            mbarrier.arrive(filled.index(slot), count=1)
             step += 1
 
 
@@ -63,33 +70,43 @@ def _first_product(left, right, blocks, slot, W: gl.constexpr, layout: gl.conste
 
 
 @jit
-def _hidden(product, token_scales, gate_scales, up_scales, W: gl.constexpr, hidden_layout: gl.constexpr):
+def _reciprocal(x):
+    """1 / x without care for x beyond 2^126, where it is 0, as the hidden value is that comes of it."""
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@jit
+def _in_order(columns, W: gl.constexpr):
+    """Columns of a product in the order of the expert's rows, so that a thread holds what the next product wants."""
+    blocks = gl.permute(gl.reshape(columns, [_GROUP_ROWS, W // 16, 2, 4, 2]), (0, 1, 3, 2, 4))
+    return gl.reshape(blocks, [_GROUP_ROWS, W])
+
+
+@jit
+def _hidden(product, token_scales, scales, slot, W: gl.constexpr, hidden_layout: gl.constexpr):
     """SwiGLU7 of a product, eight times as large, as the left operand of the next one."""
-    halves = gl.permute(gl.reshape(product, [_GROUP_ROWS, 2, W]), (0, 2, 1))
-    gate, up = gl.split(halves)
-    rows: gl.constexpr = gl.SliceLayout(1, gate.type.layout)
+    gate, up = gl.split(gl.permute(gl.reshape(product, [_GROUP_ROWS, 2, W]), (0, 2, 1)))
+    gate, up = _in_order(gate, W), _in_order(up, W)
     columns: gl.constexpr = gl.SliceLayout(0, gate.type.layout)
-    scale = gl.convert_layout(token_scales, rows)[:, None]
-    inner = gl.arange(0, W, layout=columns)
-    gate = gate * scale * gl.load(gate_scales + inner)[None, :]
-    up = up * scale * gl.load(up_scales + inner)[None, :]
+    scale = gl.convert_layout(token_scales, gl.SliceLayout(1, gate.type.layout))[:, None]
+    gate = gate * scale * scales.index(2 * slot).load(columns)[None, :]
+    up = up * scale * scales.index(2 * slot + 1).load(columns)[None, :]
     g = gl.minimum(gate, 7.0, propagate_nan=tl.PropagateNan.ALL)
     u = gl.minimum(gl.maximum(up, -7.0), 7.0)
-    hidden = ((g / (1.0 + gl.exp2(g * (-1.702 * 1.4426950408889634))) * (u + 1.0)) * 8.0).to(gl.float8e4nv)
-    # The rows of gate and up lie so that a thread holds the columns which the next product wants from it.
-    hidden = gl.permute(gl.reshape(hidden, [_GROUP_ROWS, W // 16, 2, 4, 2]), (0, 1, 3, 2, 4))
-    return gl.convert_layout(gl.reshape(hidden, [_GROUP_ROWS, W]), hidden_layout, assert_trivial=True)
+    sigmoid = _reciprocal(1.0 + gl.exp2(g * (-1.702 * 1.4426950408889634)))
+    hidden = g * sigmoid * (u * 8.0 + 8.0)
+    return gl.convert_layout(hidden.to(gl.float8e4nv), hidden_layout, assert_trivial=True)
 
 
 @jit
 def _compute(
-    tables, scales, tokens, rings,
+    tables, row_scales, tokens, rings,
     GROUP: gl.constexpr, EXPERTS: gl.constexpr, TOP_K: gl.constexpr,
     D: gl.constexpr, F: gl.constexpr, W: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     x, weights, order, tile_expert, tile_first, tile_end, total, rows, num_tokens, num_heads, first_expert = tables
-    x_scales, gate_scales, up_scales, down_scales = scales
-    gate_up, down, filled, free = rings
+    x_scales, down_scales = row_scales
+    gate_up, down, scales, filled, free = rings
     out_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 32])
     product_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * W, 32])
     hidden_layout: gl.constexpr = gl.DotOperandLayout(0, out_layout, 4)
@@ -126,19 +143,17 @@ def _compute(
             mbarrier.wait(filled.index(step % STAGES), (step // STAGES) & 1)
             product = _first_product(left, right, gate_up, step % STAGES, W, product_layout)
             product = warpgroup_mma_wait(0, deps=[product])
-            for f in range(0, F - W, W):
-                place = held * F + f
-                hidden = _hidden(product, token_scale, gate_scales + place, up_scales + place, W, hidden_layout)
+            for _ in range(0, F - W, W):
                 slot, following = step % STAGES, (step + 1) % STAGES
+                hidden = _hidden(product, token_scale, scales, slot, W, hidden_layout)
                 summed = warpgroup_mma(hidden, down.index(slot).permute((1, 0)), out, is_async=True)
                 mbarrier.wait(filled.index(following), ((step + 1) // STAGES) & 1)
                 product = _first_product(left, right, gate_up, following, W, product_layout)
                 out, product = warpgroup_mma_wait(0, deps=[summed, product])
                 mbarrier.arrive(free.index(slot), count=1)
                 step += 1
-            place = held * F + F - W
-            hidden = _hidden(product, token_scale, gate_scales + place, up_scales + place, W, hidden_layout)
             slot = step % STAGES
+            hidden = _hidden(product, token_scale, scales, slot, W, hidden_layout)
             summed = warpgroup_mma(hidden, down.index(slot).permute((1, 0)), out, is_async=True)
             out = warpgroup_mma_wait(0, deps=[summed])
             mbarrier.arrive(free.index(slot), count=1)
@@ -183,21 +198,23 @@ def _fp8_experts_kernel(
     # What arrives block by block, 16 rows each, is read as gate rows above up rows, half of their input dims at a time.
     gate_up = filling._reinterpret(dtype, [2 * STAGES, 2 * W, half], layout)
     down = gl.allocate_shared_memory(dtype, [STAGES, D, W], w_down.layout)
+    ring_scales = gl.allocate_shared_memory(gl.float32, [2 * STAGES, W], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
-        mbarrier.init(filled.index(slot), count=1)
+        mbarrier.init(filled.index(slot), count=2)  # the copies' and the scales'
         mbarrier.init(free.index(slot), count=2)
     total = gl.load(num_tiles)
     tables = (x, weights, order, tile_expert, tile_first, tile_end, total, rows, num_tokens, num_heads, first_expert)
-    scales = (x_scales, gate_scales, up_scales, down_scales)
-    rings = (gate_up, down, filled, free)
-    filling_rings = (filling, down, filled, free)
+    row_scales = (x_scales, down_scales)
+    rings = (gate_up, down, ring_scales, filled, free)
+    sources = (w_gate, w_up, w_down, gate_scales, up_scales, tile_expert, total, first_expert)
+    filling_rings = (filling, down, ring_scales, filled, free)
     gl.warp_specialize(
         [
-            (_compute, (tables, scales, tokens_one, rings, 0, EXPERTS, TOP_K, D, F, W, STAGES)),
-            (_compute, (tables, scales, tokens_two, rings, 1, EXPERTS, TOP_K, D, F, W, STAGES)),
-            (_load_weights, (w_gate, w_up, w_down, tile_expert, total, first_expert, filling_rings, D, F, W, STAGES)),
+            (_compute, (tables, row_scales, tokens_one, rings, 0, EXPERTS, TOP_K, D, F, W, STAGES)),
+            (_compute, (tables, row_scales, tokens_two, rings, 1, EXPERTS, TOP_K, D, F, W, STAGES)),
+            (_load_weights, (sources, filling_rings, D, F, W, STAGES)),
         ],
         [4, 1],
         [_WORKER_REGISTERS, _LOADER_REGISTERS],

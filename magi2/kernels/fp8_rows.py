@@ -15,19 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from magi2.kernels import limits
-from magi2.kernels.activation import swiglu7
+from magi2.kernels.activation import e4m3_scale, swiglu7
 
 E4M3 = torch.float8_e4m3fn
 _BLOCK = 4096  # elements of a program, of whole rows
 _SWIGLU_BLOCK = 1024
-_LEAST = tl.constexpr(2.0**-100)  # a row of smaller magnitudes has the scale of this, so that zeros divide
-
-
-@triton.jit
-def row_scale(wide):
-    """Scales [rows] of fp32 rows, and what to multiply the rows with. A NaN has no part in them, and stays one."""
-    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(wide), axis=1), _LEAST), 448.0)
-    return scale, tl.div_rn(1.0, scale)
 
 
 @triton.jit
@@ -40,7 +32,7 @@ def _quantise_kernel(
     mask = (row < num_rows)[:, None] & (channel < D)[None, :]
     place = row // num_heads * stride_token + row % num_heads * stride_head
     wide = tl.load(x + place[:, None] + channel[None, :], mask=mask, other=0.0).to(tl.float32)
-    scale, inverse = row_scale(wide)
+    scale, inverse = e4m3_scale(tl.max(tl.abs(wide), axis=1))
     tl.store(scales + row, scale, mask=row < num_rows)
     target = values + row[:, None] * D + channel[None, :]
     tl.store(target, (wide * inverse[:, None]).to(tl.float8e4nv), mask=mask)

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from magi2.kernels import limits
-from magi2.kernels.activation import sigmoid
+from magi2.kernels.activation import e4m3_scale, sigmoid
 from magi2.kernels.routing import planes
 from magi2.kernels.settings import BARRIER_BYTES, Features
 
@@ -288,8 +288,8 @@ def update(streams: Tensor, current: Tensor, branch: Tensor, settings: MhcSettin
 
 @triton.jit
 def _input_kernel(
-    streams, current, weight, out, first_end, second_end, stride_current,
-    C: tl.constexpr, BLOCK: tl.constexpr, SETS: tl.constexpr, NORM: tl.constexpr,
+    streams, current, weight, out, quantised, scales, first_end, second_end, stride_current,
+    C: tl.constexpr, BLOCK: tl.constexpr, SETS: tl.constexpr, NORM: tl.constexpr, QUANTISE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK)
@@ -309,6 +309,11 @@ def _input_kernel(
         gain = tl.load(weight + block * C + channel, mask=mask, other=0.0).to(tl.float32) + 1.0
         value = (wide * scale * gain).to(out.dtype.element_ty)
     tl.store(out + row * C + channel, value, mask=mask)
+    if QUANTISE:
+        wide = value.to(tl.float32)
+        scale, inverse = e4m3_scale(tl.max(tl.abs(wide), axis=0))
+        tl.store(scales + row, scale)
+        tl.store(quantised + row * C + channel, (wide * inverse).to(tl.float8e4nv), mask=mask)
 
 
 @cache
@@ -317,11 +322,18 @@ def half_input_refusal(num_streams: int, size: int) -> str | None:
     return limits.first(_other_streams(num_streams), limits.outside("channels of a stream", size, 1, limits.MAX_BLOCK))
 
 
-def half_input(streams: Tensor, current: Tensor, norm_weight: Tensor | None, group_sizes: Sequence[int]) -> Tensor:
+def half_input(
+    streams: Tensor,
+    current: Tensor,
+    norm_weight: Tensor | None,
+    group_sizes: Sequence[int],
+    quantised: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """The half layer's input [N, c]: streams [N, 4, c] weighted by the first 4 of `current` [N, >= 4], rounded.
 
-    With `norm_weight` [m * c] the RMSNorm of that, with the weights of the row's group, rounded once more. Raises:
-    UnsupportedShapesError where `half_input_refusal` says why.
+    With `norm_weight` [m * c] the RMSNorm of that, with the weights of the row's group, rounded once more. The result
+    is written to `quantised`, too, as e4m3 [N, c] and fp32 scales [N]. Raises: UnsupportedShapesError where
+    `half_input_refusal` says why.
     """
     num_tokens, num_streams, size = streams.shape
     limits.require("half_input", half_input_refusal(num_streams, size))
@@ -330,9 +342,10 @@ def half_input(streams: Tensor, current: Tensor, norm_weight: Tensor | None, gro
     sets = 1 if norm_weight is None else norm_weight.shape[0] // size
     if num_tokens:
         _input_kernel[(num_tokens,)](
-            streams, current, streams if norm_weight is None else norm_weight, out,
+            streams, current, streams if norm_weight is None else norm_weight, out, *(quantised or (out, out)),
             first_end, second_end, current.stride(0),
             C=size, BLOCK=triton.next_power_of_2(size), SETS=sets, NORM=norm_weight is not None,
+            QUANTISE=quantised is not None,
             num_warps=4,
         )  # fmt: skip
     return out

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from magi2.kernels import limits
-from magi2.kernels.activation import sigmoid, swiglu7
+from magi2.kernels.activation import e4m3_scale, sigmoid, swiglu7
 
 _RMS_EPS = tl.constexpr(1e-6)
 _SWIGLU_BLOCK = 1024
@@ -270,9 +270,9 @@ def _write_heads(
 
 @triton.jit
 def _gate_kernel(
-    out, logits, to_grouped, log_sums, sinks, gated, stride_logits, stride_block, stride_head, stride_token,
+    out, logits, to_grouped, log_sums, sinks, gated, scales, stride_logits, stride_block, stride_head, stride_token,
     HEADS: tl.constexpr, PART: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHANNELS: tl.constexpr,
-    MOVE: tl.constexpr, SINK: tl.constexpr,
+    MOVE: tl.constexpr, SINK: tl.constexpr, QUANTISE: tl.constexpr,
 ):  # fmt: skip
     grouped = tl.program_id(0).to(tl.int64)
     packed = grouped
@@ -287,6 +287,11 @@ def _gate_kernel(
     mask = is_head[:, None] & (channel < D)[None, :]
     place = (head // PART).to(tl.int64) * stride_block + packed * (PART * D) + head % PART * D
     values = tl.load(out + place[:, None] + channel[None, :], mask=mask, other=0.0).to(tl.float32) * gate[:, None]
+    if QUANTISE:
+        values = values.to(out.dtype.element_ty).to(tl.float32)
+        scale, inverse = e4m3_scale(tl.max(tl.max(tl.abs(values), axis=1), axis=0))
+        tl.store(scales + grouped, scale)
+        values *= inverse
     target = gated + grouped * (HEADS * D) + head[:, None] * D + channel[None, :]
     tl.store(target, values.to(gated.dtype.element_ty), mask=mask)
 
@@ -299,26 +304,34 @@ def gate_heads_refusal(num_heads: int, head_dim: int) -> str | None:
 
 
 def gate_heads(
-    out: Tensor, gate_logits: Tensor, to_grouped: Tensor | None, sink: tuple[Tensor, Tensor] | None = None
+    out: Tensor,
+    gate_logits: Tensor,
+    to_grouped: Tensor | None,
+    sink: tuple[Tensor, Tensor] | None = None,
+    scales: Tensor | None = None,
 ) -> Tensor:
     """Attention output [N, H, d] in packed order, times a sigmoid per head: [N, H * d] in grouped order, rounded once.
 
     The output may also come in blocks of heads, [P, N, H / P, d], each contiguous by itself. `gate_logits` [N, H] are
     in grouped order; `to_grouped` [N] says which packed row each grouped one is, None that the orders are the same.
     With a `sink`, log-sums [H, N] in packed order and logits [H] as for `fold_sink_`, the sinks are folded in as well.
+    With `scales` [N] fp32, which are written, the rounded rows come back quantised as e4m3.
     Raises: UnsupportedShapesError where `gate_heads_refusal` says why.
     """
     blocks = out if out.dim() == 4 else out.unsqueeze(0)
     count, num_tokens, num_heads, dim = blocks.shape
     limits.require("gate_heads", gate_heads_refusal(count * num_heads, dim))
-    gated = out.new_empty(num_tokens, count * num_heads * dim)
+    dtype = out.dtype if scales is None else torch.float8_e4m3fn
+    gated = out.new_empty(num_tokens, count * num_heads * dim, dtype=dtype)
     log_sums, sinks = sink if sink is not None else (gate_logits, gate_logits)
     if num_tokens:
         _gate_kernel[(num_tokens,)](
             blocks, gate_logits, blocks if to_grouped is None else to_grouped, log_sums, sinks, gated,
+            gated if scales is None else scales,
             gate_logits.stride(0), blocks.stride(0), log_sums.stride(0), log_sums.stride(1),
             HEADS=count * num_heads, PART=num_heads, D=dim, BLOCK=triton.next_power_of_2(count * num_heads),
-            CHANNELS=triton.next_power_of_2(dim), MOVE=to_grouped is not None, SINK=sink is not None, num_warps=4,
+            CHANNELS=triton.next_power_of_2(dim), MOVE=to_grouped is not None, SINK=sink is not None,
+            QUANTISE=scales is not None, num_warps=4,
         )  # fmt: skip
     return gated
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from magi2.kernels import experts, fp8_experts, fp8_rows, reference, rows, sorting
+from magi2.kernels import experts, fp8_experts, fp8_rows, mhc, reference, rows, sorting
 from magi2.kernels.fp8_experts import FP8_EXPERT_SETTINGS, ExpertWeights, Fp8ExpertSettings, Scaled
 from magi2.kernels.limits import UnsupportedShapesError
 from magi2.kernels.settings import Features, features
@@ -127,6 +127,46 @@ def test_swiglu_in_e4m3_is_swiglu_times_eight(device: torch.device) -> None:
     hidden = rows.swiglu7_rows(x[:, 40:], x.new_empty(9, 80))
     found = fp8_rows.swiglu7_e4m3(x[:, 40:])
     assert torch.equal(bits(found), bits((hidden.float() * 8).to(torch.float8_e4m3fn)))
+
+
+def empty(device: torch.device, *shape: int) -> tuple[Tensor, Tensor]:
+    return torch.empty(shape, dtype=torch.float8_e4m3fn, device=device), torch.empty(shape[0], device=device)
+
+
+def same_rows(found: tuple[Tensor, Tensor], rounded: Tensor) -> None:
+    values, scales = reference.quantise(rounded)
+    assert torch.equal(found[1], scales)
+    assert torch.equal(bits(found[0]), bits(values))
+
+
+def test_a_half_layers_input_is_quantised_as_it_is_written(device: torch.device) -> None:
+    streams, current = random(device, 5, 4, 48, scale=3).bfloat16(), random(device, 5, 24, seed=1).bfloat16()
+    made = empty(device, 5, 48)
+    for weight in (None, random(device, 3 * 48, seed=2)):
+        y = mhc.half_input(streams, current, weight, (3, 0, 2), made)
+        assert torch.equal(y, mhc.half_input(streams, current, weight, (3, 0, 2)))
+        same_rows(made, y)
+
+
+def test_gated_heads_are_quantised_as_they_are_written(device: torch.device) -> None:
+    out, logits = random(device, 11, 3, 16).bfloat16(), random(device, 11, 3, seed=1).bfloat16()
+    sink = random(device, 11, 3, seed=3, scale=4).t(), random(device, 3, seed=4, scale=4)
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(2)).to(device)
+    scales = torch.empty(11, device=device)
+    gated = rows.gate_heads(out, logits, order, sink, scales)
+    same_rows((gated, scales), rows.gate_heads(out, logits, order, sink))
+
+
+@pytest.mark.parametrize("heads", [1, 3, 12])
+def test_combined_rows_are_quantised_by_token(heads: int, device: torch.device) -> None:
+    tokens, num_experts = 5, 4
+    ids = random_ids(device, heads, tokens, 2, num_experts)
+    plan = sorting.sort_routes(ids, num_experts, 16)
+    routed = random(device, ids.numel(), 16, seed=3).bfloat16()
+    summed = experts.combine(routed, plan, routed.new_empty(tokens, heads, 16))
+    values, scales = empty(device, tokens, heads, 16)
+    assert experts.combine(routed, plan, values, scales) is values
+    same_rows((values.flatten(1), scales), summed.flatten(1))
 
 
 def test_a_device_without_fp8_is_refused_by_name(device: torch.device) -> None:

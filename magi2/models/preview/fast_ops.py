@@ -87,7 +87,8 @@ def fast_ops(plain: Collection[str] = (), weights: Weights = BF16) -> PreviewOps
         names.add("gated_attention")
     if "quantised_linear" in names:
         weights = BF16  # plain products take the activation as it is
-    return replace(_FastOps().table(weights), **{name: getattr(stock, name) for name in names})
+    table = (_Fp8FastOps() if weights == FP8 else _FastOps()).table()
+    return replace(table, **{name: getattr(stock, name) for name in names})
 
 
 def interleave_experts_(module: MultiHeadMoe) -> None:
@@ -164,10 +165,8 @@ class _FastOps:
     def __init__(self) -> None:
         self._derived: Any = WeakTensorKeyDictionary()
         self._rows: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        self._fp8 = fp8_ops.Fp8Ops()
 
-    def table(self, weights: Weights) -> PreviewOps:
-        stock = PreviewOps()
+    def table(self) -> PreviewOps:
         return PreviewOps(
             mhc_coefficients=self.mhc_coefficients,
             mhc_input=self.mhc_input,
@@ -175,13 +174,12 @@ class _FastOps:
             packed_heads=rows.packed_heads,
             head_blocks=rows.head_blocks,
             attend=self.attend,
-            gate_heads=rows.gate_heads,
+            gate_heads=self.gate_heads,
             gated_attention=self.gated_attention,
-            swiglu7=self._fp8.swiglu7 if weights == FP8 else self.swiglu7,
+            swiglu7=self.swiglu7,
             route=self.route,
             run_experts=self.run_experts,
             run_quantised_experts=self.run_quantised_experts,
-            quantised_linear=self._fp8.linear if weights == FP8 else stock.quantised_linear,
             sparse_mlp=self.sparse_mlp,
         )
 
@@ -226,7 +224,12 @@ class _FastOps:
         if ops.attend != self.attend:
             return gated_attention(ops, heads, sinks, sequences, softcap, gate_logits, to_grouped)
         out, log_sums = _attention(heads[0], heads[1], softcap)(*heads, *_bounds(sequences))
-        return rows.gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
+        return self.gate_heads(out, gate_logits, to_grouped, (log_sums, torch.logsumexp(sinks.float(), dim=0)))
+
+    def gate_heads(
+        self, out: Tensor, gate_logits: Tensor, to_grouped: Tensor, sink: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        return rows.gate_heads(out, gate_logits, to_grouped, sink)
 
     def swiglu7(self, x: Tensor) -> Tensor:
         return rows.swiglu7_rows(x, x.new_empty(x.shape[0], x.shape[1] // 2))
@@ -263,7 +266,8 @@ class _FastOps:
     ) -> Tensor:
         share = share or whole_heads(x.shape[1], len(weights.down.values) // x.shape[1])
         buffer = self._workspace(routes.expert_ids.numel(), x.shape[2], x)
-        return fp8_ops.run_experts(x, routes, weights, share, buffer)
+        plan = fp8_ops.expert_rows(x, routes, weights, share, buffer)
+        return experts.combine(buffer, plan, x.new_empty(x.shape))
 
     def sparse_mlp(self, mlp: ExpertBranches, y: Tensor, group_sizes: Sizes) -> Tensor:
         stacked = _stacked_first(mlp) if isinstance(mlp, SparseMlp) else None
@@ -299,6 +303,37 @@ class _FastOps:
         if held is None or held.numel() < count * dim:
             self._rows[key] = held = like.new_empty(count * dim)
         return held[: count * dim].view(count, dim)
+
+
+class _Fp8FastOps(_FastOps):
+    """The same where all large products are of e4m3 weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fp8 = fp8_ops.Fp8Ops()
+
+    def table(self) -> PreviewOps:
+        fp8 = self._fp8
+        return replace(
+            super().table(),
+            mhc_input=fp8.mhc_input,
+            gate_heads=fp8.gate_heads,
+            swiglu7=fp8.swiglu7,
+            quantised_linear=fp8.linear,
+            sparse_mlp=fp8.sparse_mlp,
+        )
+
+    def gate_heads(
+        self, out: Tensor, gate_logits: Tensor, to_grouped: Tensor, sink: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        return self._fp8.gate_heads(out, gate_logits, to_grouped, sink)
+
+    def run_quantised_experts(
+        self, x: Tensor, routes: moe.Routes, weights: QuantisedExperts, share: ExpertShare | None = None
+    ) -> Tensor:
+        share = share or whole_heads(x.shape[1], len(weights.down.values) // x.shape[1])
+        buffer = self._workspace(routes.expert_ids.numel(), x.shape[2], x)
+        return self._fp8.run_experts(x, routes, weights, share, buffer)
 
 
 def _attention(q: Tensor, k: Tensor, softcap: float) -> Attend:
