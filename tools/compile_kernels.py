@@ -193,7 +193,7 @@ def _launch_experts() -> None:
 
 def _launch_fp8_experts() -> None:
     def scaled(*shape: int) -> fp8_experts.Scaled:
-        return fp8_experts.Scaled(_tensor(*shape, dtype=fp8_rows.E4M3), _tensor(*shape[:-1], dtype=torch.float32))
+        return fp8_experts.Scaled(_tensor(*shape, dtype=torch.float8_e4m3fn), _tensor(*shape[:-1], dtype=torch.float32))
 
     plan, number = _launch_router_and_sort(), MOE_HEADS * EXPERTS
     parts = fp8_experts.ExpertWeights(
@@ -213,7 +213,7 @@ def _launch_streams() -> None:
     streams, lanes = _tensor(TOKENS, STREAMS, SIZE), _tensor(32, dtype=torch.float32)
     phi = mhc.PhiWeights(_tensor(3, STREAMS * SIZE, 64), lanes, lanes)
     table = mhc.coefficients(streams, phi, GROUPS, HOPPER)
-    for quantised in (None, (_tensor(TOKENS, SIZE, dtype=fp8_rows.E4M3), _tensor(TOKENS, dtype=torch.float32))):
+    for quantised in (None, (_tensor(TOKENS, SIZE, dtype=torch.float8_e4m3fn), _tensor(TOKENS, dtype=torch.float32))):
         mhc.half_input(streams, table, _tensor(3 * SIZE), GROUPS, quantised)
     mhc.update(streams, table, _tensor(TOKENS, SIZE))
 

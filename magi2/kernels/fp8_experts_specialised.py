@@ -23,10 +23,10 @@ from magi2.kernels.gluon import (
 )
 from magi2.kernels.gluon import language as gl
 
-BLOCK_ROWS = 128
-BLOCK_WIDTH = 64
-STAGES = 4
-_GROUP_ROWS = gl.constexpr(BLOCK_ROWS // 2)
+_BLOCK_ROWS = 128
+_BLOCK_WIDTH = 64
+_STAGES = 4
+_GROUP_ROWS = gl.constexpr(_BLOCK_ROWS // 2)
 _WORKER_REGISTERS = gl.constexpr(240)
 _LOADER_REGISTERS = gl.constexpr(24)
 _PROGRAMS_PER_PROCESSOR = 16  # one after the other: the device hands them out, which evens out the end
@@ -232,12 +232,12 @@ def launch(x, weights_of, weights, plan, rows, processors: int) -> None:
         """Blocks of 16 rows in the order in which the kernel wants to hold them: 2 by 4 by 2 as 4 by 2 by 2."""
         shape = [matrix.numel() // (16 * dim), 2, 4, 2, dim]
         strides = [16 * dim, 2 * dim, 4 * dim, dim, 1]
-        block = [BLOCK_WIDTH // 16, 2, 4, 2, 128]
+        block = [_BLOCK_WIDTH // 16, 2, 4, 2, 128]
         layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=5)
         return TensorDescriptor(matrix, shape, strides, block, layout)
 
     flat = down.values.view(-1, width)
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=BLOCK_WIDTH, element_bitwidth=8, rank=2)
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=_BLOCK_WIDTH, element_bitwidth=8, rank=2)
     _fp8_experts_kernel[(_PROGRAMS_PER_PROCESSOR * processors,)](
         values,
         x_scales,
@@ -245,7 +245,7 @@ def launch(x, weights_of, weights, plan, rows, processors: int) -> None:
         gate.scales,
         rows_of(up.values),
         up.scales,
-        TensorDescriptor.from_tensor(flat, [dim, BLOCK_WIDTH], layout),
+        TensorDescriptor.from_tensor(flat, [dim, _BLOCK_WIDTH], layout),
         down.scales,
         weights,
         plan.order,
@@ -261,7 +261,7 @@ def launch(x, weights_of, weights, plan, rows, processors: int) -> None:
         TOP_K=weights.shape[2],
         D=dim,
         F=width,
-        W=BLOCK_WIDTH,
-        STAGES=STAGES,
+        W=_BLOCK_WIDTH,
+        STAGES=_STAGES,
         num_warps=4,
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from magi2.kernels import limits
 from magi2.kernels.activation import e4m3_scale, swiglu7
 
-E4M3 = torch.float8_e4m3fn
+_E4M3 = torch.float8_e4m3fn
 _BLOCK = 4096  # elements of a program, of whole rows
 _SWIGLU_BLOCK = 1024
 
@@ -51,7 +51,7 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     size = x.shape[-1]
     limits.require("quantise_rows", quantise_rows_refusal(size))
-    values = torch.empty(x.shape, dtype=E4M3, device=x.device)
+    values = torch.empty(x.shape, dtype=_E4M3, device=x.device)
     scales = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
     channels = triton.next_power_of_2(size)
     block = max(1, _BLOCK // channels)
@@ -87,7 +87,7 @@ def swiglu7_e4m3(x: Tensor) -> Tensor:
     """
     width = x.shape[1] // 2
     limits.require("swiglu7_e4m3", swiglu7_e4m3_refusal(width))
-    out = torch.empty(x.shape[0], width, dtype=E4M3, device=x.device)
+    out = torch.empty(x.shape[0], width, dtype=_E4M3, device=x.device)
     block = min(_SWIGLU_BLOCK, triton.next_power_of_2(width))
     if x.shape[0]:
         grid = (x.shape[0], triton.cdiv(width, block))

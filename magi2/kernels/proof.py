@@ -21,7 +21,7 @@ from magi2.kernels.settings import ExpertSettings, Features, expert_settings, fe
 
 logger = logging.getLogger(__name__)
 
-EXPERTS, FP8_EXPERTS, WINDOWS = "experts", "FP8 experts", "window attention"
+EXPERTS, E4M3_EXPERTS, WINDOWS = "experts", "FP8 experts", "window attention"
 PLAIN, SPECIALISED = "plain", "specialised"
 _TOKENS = 150  # of one full tile and a part of the next
 
@@ -53,12 +53,12 @@ def fp8_expert_features(
     found = features(device)
     chosen = fp8_experts.fp8_expert_settings(found, head_dim, width)
     if not chosen.specialised:
-        choose(FP8_EXPERTS, PLAIN)
+        choose(E4M3_EXPERTS, PLAIN)
         return found
     plain = replace(found, warpgroups=False)
     settings = fp8_experts.fp8_expert_settings(plain, head_dim, width)
     run = _Fp8ExpertRun(head_dim, width, num_experts, top_k, dtype, device)
-    return found if _agree(FP8_EXPERTS, lambda: run(plain, settings), lambda: run(found, chosen)) else plain
+    return found if _agree(E4M3_EXPERTS, lambda: run(plain, settings), lambda: run(found, chosen)) else plain
 
 
 @cache

@@ -23,6 +23,12 @@ def random(device: torch.device, *shape: int, seed: int = 0, scale: float = 1.0)
     return (torch.randn(shape, generator=generator) * scale).to(device)
 
 
+def random_ids(device: torch.device, heads: int, tokens: int, top_k: int, num_experts: int) -> Tensor:
+    generator = torch.Generator().manual_seed(tokens)
+    scores = torch.rand(heads, tokens, num_experts, generator=generator)
+    return scores.topk(top_k).indices.int().to(device)
+
+
 def round_e4m3_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's interpreter round to e4m3 as devices do: its own cast cuts some bits off, and knows no NaN."""
     stock = interpreter._convert_float

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from magi2.kernels import experts, reference, routing, sorting
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, features
-from tests.kernels.kernel_checks import TOLERANCE, error, random
-
-
-def random_ids(device: torch.device, heads: int, tokens: int, top_k: int, num_experts: int) -> Tensor:
-    generator = torch.Generator().manual_seed(tokens)
-    scores = torch.rand(heads, tokens, num_experts, generator=generator)
-    return scores.topk(top_k).indices.int().to(device)
+from tests.kernels.kernel_checks import TOLERANCE, error, random, random_ids
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -10,8 +10,7 @@ from magi2.kernels import experts, fp8_experts, fp8_rows, mhc, reference, rows, 
 from magi2.kernels.fp8_experts import FP8_EXPERT_SETTINGS, ExpertWeights, Fp8ExpertSettings, Scaled
 from magi2.kernels.limits import UnsupportedShapesError
 from magi2.kernels.settings import Features, features
-from tests.kernels.kernel_checks import error, random, round_e4m3_exactly
-from tests.kernels.test_kernel_experts import random_ids
+from tests.kernels.kernel_checks import error, random, random_ids, round_e4m3_exactly
 
 SMALLEST = FP8_EXPERT_SETTINGS[-1]
 HEADS, EXPERTS, TOP_K, DIM = 2, 4, 3, 32

@@ -22,7 +22,7 @@ from magi2.models.preview.expert_share import ExpertShare
 from magi2.models.preview.mlp import SparseMlp
 from magi2.models.preview.moe import Routes
 from magi2.models.preview.ops import ExpertBranches, Sizes
-from magi2.models.preview.quantised import HIDDEN_SCALE, Quantised, QuantisedExperts, quantise_hidden
+from magi2.models.preview.quantised import E4M3, HIDDEN_SCALE, Quantised, QuantisedExperts, quantise_hidden
 
 _MULTIPLE = 16  # of both axes of a weight
 
@@ -59,7 +59,7 @@ class Fp8Ops:
 
     def rows(self, x: Tensor) -> Quantised:
         """Tokens `x` [N, K] with a scale each: as remembered, else quantised now."""
-        if x.dtype == fp8_rows.E4M3:
+        if x.dtype == E4M3:
             return Quantised(x, self._scales[x])
         found: Quantised | None = self._rows.get(x)
         if found is None:
@@ -97,7 +97,7 @@ class Fp8Ops:
         run.compute()
         unrouted = shared.add_(mlp.specific(y, group_sizes))
         heads = run.result()
-        if heads.dtype != fp8_rows.E4M3 or not isinstance(mlp, SparseMlp):
+        if heads.dtype != E4M3 or not isinstance(mlp, SparseMlp):
             return mlp.merge(heads, group_sizes).add_(unrouted)
         tokens = Quantised(heads.flatten(1), self._scales[heads])
         weight = Quantised(mlp.merge_linear.weight, mlp.merge_linear.get_parameter("weight_scale"))
@@ -110,7 +110,7 @@ class Fp8Ops:
         plan = expert_rows(x, routes, weights, share, buffer)
         if share.num_held < x.shape[1] * share.num_experts:
             return experts.combine(buffer, plan, x.new_empty(x.shape))
-        out = x.new_empty(x.shape, dtype=fp8_rows.E4M3)
+        out = x.new_empty(x.shape, dtype=E4M3)
         self._scales[out] = scales = x.new_empty(x.shape[:1], dtype=torch.float32)
         return experts.combine(buffer, plan, out, scales)
 
@@ -130,12 +130,12 @@ def expert_rows(
 
 
 def _empty(num_tokens: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    return like.new_empty(num_tokens, size, dtype=fp8_rows.E4M3), like.new_empty(num_tokens, dtype=torch.float32)
+    return like.new_empty(num_tokens, size, dtype=E4M3), like.new_empty(num_tokens, dtype=torch.float32)
 
 
 def _hidden(x: Tensor) -> Quantised:
     """The result of `swiglu7`, which is plain where its kernel does not take the width."""
-    if x.dtype != fp8_rows.E4M3:
+    if x.dtype != E4M3:
         return quantise_hidden(x)
     return Quantised(x, x.new_full(x.shape[:1], HIDDEN_SCALE, dtype=torch.float32))
 
