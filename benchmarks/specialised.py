@@ -1,7 +1,7 @@
 """`python -m benchmarks.specialised [--out FILE]`: the kernels with specialised warps beside the plain ones.
 
-Experts at 272p and 540p and window attention at the delivery size: milliseconds of both in turn, whether their bits are
-equal, and whether the product would use the specialised one here. 1 where bits differ.
+Experts in bf16 and FP8 at 272p and 540p and window attention at the delivery size: milliseconds of both in turn,
+whether their bits are equal, and whether the product would use the specialised one here. 1 where bits differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from magi2.acceptance.measure import timed
 from magi2.acceptance.preview_shapes import CONFIG, PREVIEW_CLIPS
 from magi2.acceptance.refiner_checks import REFINER, make_context, make_heads, make_refiner
 from magi2.kernels import experts, routing, sorting
-from magi2.kernels.proof import expert_features, window_features
+from magi2.kernels.fp8_experts import (
+    FP8_EXPERT_SETTINGS,
+    ExpertWeights,
+    Scaled,
+    fp8_expert_rows,
+    fp8_expert_settings,
+)
+from magi2.kernels.fp8_rows import quantise_rows
+from magi2.kernels.proof import expert_features, fp8_expert_features, window_features
 from magi2.kernels.refiner_attention import window_attention
 from magi2.kernels.settings import Features, expert_settings, features
 from magi2.models.refiner.config import RefinerConfig
@@ -75,6 +83,12 @@ def _compare(device: torch.device) -> Iterator[Comparison]:
         run = _experts(clip.tokens, device)
         yield _comparison(f"experts {clip.name}", clip.tokens, partial(run, plain), partial(run, found), used)
         torch.cuda.empty_cache()
+        if found.fp8:
+            low = fp8_expert_features(DIM, WIDTH, MOE.num_experts, MOE.top_k, torch.bfloat16, device).warpgroups
+            run = _fp8_experts(clip.tokens, device)
+            part = f"FP8 experts {clip.name}"
+            yield _comparison(part, clip.tokens, partial(run, plain), partial(run, found), low)
+            torch.cuda.empty_cache()
     used = window_features(
         REFINER.num_heads, REFINER.num_query_groups, REFINER.head_dim, torch.bfloat16, device
     ).warpgroups
@@ -110,6 +124,28 @@ def _experts(tokens: int, device: torch.device) -> Callable[[Features], Tensor]:
         if settings not in plans:
             plans[settings] = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
         return experts.expert_rows(x, weights, plans[settings], w13, w_down, available, settings, buffer)
+
+    return run
+
+
+def _fp8_experts(tokens: int, device: torch.device) -> Callable[[Features], Tensor]:
+    """The same with e4m3 tokens and weights."""
+    count = MOE.num_heads * MOE.num_experts
+
+    def scaled(*shape: int) -> Scaled:
+        return Scaled(*quantise_rows(torch.randn(shape, device=device).bfloat16() * shape[-1] ** -0.5))
+
+    x = torch.randn(tokens, MOE.num_heads, DIM, device=device).bfloat16()
+    gate = torch.randn(count, DIM, device=device) * DIM**-0.5
+    parts = ExpertWeights(scaled(count, WIDTH, DIM), scaled(count, WIDTH, DIM), scaled(count, DIM, WIDTH))
+    bias = torch.zeros(count, device=device)
+    ids, weights = routing.route(x, routing.planes(gate, x.dtype), bias, MOE.top_k, True, MOE.route_scale)
+    plan = sorting.sort_routes(ids, MOE.num_experts, FP8_EXPERT_SETTINGS[0].block_rows)
+    tokens_in, buffer = Scaled(*quantise_rows(x)), x.new_empty(ids.numel(), DIM)
+
+    def run(available: Features) -> Tensor:
+        settings = fp8_expert_settings(available, DIM, WIDTH)
+        return fp8_expert_rows(tokens_in, weights, plan, parts, available, settings, buffer)
 
     return run
 
