@@ -3,13 +3,14 @@
 That one takes a scale for each row and column, and sums by the matrix units' fast accumulation.
 """
 
-# Shapes: N tokens in grouped order, K summed axis, M MoE heads, e experts, D head dim, F expert width
+# Shapes: N tokens in grouped order, K summed axis, M MoE heads, e experts, D head dim
 
 from __future__ import annotations
 
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -25,6 +26,7 @@ from magi2.models.preview.ops import ExpertBranches, Sizes
 from magi2.models.preview.quantised import E4M3, HIDDEN_SCALE, Quantised, QuantisedExperts, quantise_hidden
 
 _MULTIPLE = 16  # of both axes of a weight
+_FEWEST_ROWS = 16  # of tokens, which the library takes
 
 
 def linear_refusal(config: PreviewConfig, dtype: torch.dtype, device: torch.device, available: Features) -> str | None:
@@ -154,10 +156,18 @@ def _linear(tokens: Quantised, weight: Quantised, group_sizes: Sizes, sets: int)
 
 def _multiply(x: Tensor, x_scales: Tensor, weight: Tensor, channel_scales: Tensor, out: Tensor) -> None:
     """Write e4m3 `x` [N, K] times `weight` [out, K] to the rows of `out` [N, out]."""
+    if len(x) < _FEWEST_ROWS:
+        more = _FEWEST_ROWS - len(x)
+        values = F.pad(x.view(torch.uint8), (0, 0, 0, more)).view(E4M3)
+        padded = out.new_empty(_FEWEST_ROWS, out.shape[1])
+        _multiply(values, F.pad(x_scales, (0, more)), weight, channel_scales, padded)
+        out.copy_(padded[: len(x)])
+        return
     torch._scaled_mm(
         x,
         weight.t(),
-        scale_a=x_scales.unsqueeze(1),
+        # The library wants scales at whole 16 bytes, where a modality's rows need not begin.
+        scale_a=(x_scales.clone() if x_scales.storage_offset() % 4 else x_scales).unsqueeze(1),
         scale_b=channel_scales.unsqueeze(0),
         out_dtype=out.dtype,
         use_fast_accum=True,

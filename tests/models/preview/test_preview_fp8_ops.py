@@ -76,18 +76,19 @@ def test_routed_experts_by_kernels_are_the_plain_ones(device: torch.device, monk
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(33, 0, 6), (33, 1, 40)])  # few rows, and some that begin at no whole 16 bytes
 @pytest.mark.parametrize("sets", [1, 3])
 @pytest.mark.parametrize("hidden", [False, True])
-def test_products_equal_the_plain_ones(sets: int, hidden: bool, device: torch.device) -> None:
+def test_products_equal_the_plain_ones(sizes: tuple[int, ...], sets: int, hidden: bool, device: torch.device) -> None:
     if device.type != "cuda" or not features(device).fp8:
         pytest.skip("needs FP8 products")
-    sizes, ops = (33, 0, 6), fast_ops(weights="fp8")
+    ops = fast_ops(weights="fp8")
     with torch.device(device):
         linear = QuantisedLinear(64, 48, sets=sets, hidden=hidden).requires_grad_(False)
     values, scales = quantise(normal(device, sets * 48, 64))
     linear.weight.copy_(values)
     linear.weight_scale.copy_(scales)
-    x = normal(device, 39, 128 if hidden else 64, seed=1).bfloat16()
+    x = normal(device, sum(sizes), 128 if hidden else 64, seed=1).bfloat16()
     plain = fast_ops().swiglu7(x) if hidden else x
     wanted = quantised_linear(plain, Quantised(linear.weight, linear.weight_scale), sizes, sets, hidden)
     linear.ops = ops
