@@ -31,6 +31,11 @@ WIDE = {
     "text": {"use_negative_prompt": False},
 }
 TALL = {**WIDE, "experimental": True, "preview": {"width": 32, "height": 64, "steps": 2}}
+REHEARSED = {
+    "preview": {"width": 64, "height": 32, "steps": 1, "tiers": "tiny"},
+    "refiner": {"width": 80, "height": 32, "steps": 1},
+}
+"""Of the profile tiny: what an acceptance rehearses with, smaller still."""
 POISON = ("poison-1", "poison-2")
 IN_THE_WAY = "locked"
 """A file at the target that has the name of the folder in which the poison rows want their clips."""
@@ -80,11 +85,16 @@ class Evening:
         return json.loads(done.stdout)
 
 
-@pytest.fixture
-def evening(tmp_path: Path, tiny_checkpoint: Path, airflow_template: Path) -> Iterator[Evening]:
+@pytest.fixture(scope="module")
+def evening(
+    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, airflow_template: Path
+) -> Iterator[Evening]:
+    tmp_path = tmp_path_factory.mktemp("evening")
     profiles = shutil.copytree(Settings().configs, tmp_path / "configs") / "profiles"
     for name, content in (("evening", WIDE), ("evening-tall", TALL)):
         (profiles / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    tiny = yaml.safe_load((profiles / "tiny.yaml").read_text())
+    (profiles / "tiny.yaml").write_text(yaml.safe_dump({**tiny, **REHEARSED}))
     for folder in ("seaweedfs", "studio"):
         (tmp_path / folder).mkdir()
     with seaweedfs(tmp_path / "seaweedfs") as s3:
@@ -134,3 +144,13 @@ def test_evening_is_submitted_paused_at_equal_failures_told_resumed_and_arrives_
     assert (group["stage"], group["code"], group["count"]) == ("deliver", "input", 2)
     assert (evening.studio / IN_THE_WAY).read_bytes() == b"of somebody else"
     assert {name for clip in report["failed"] for name in clip["names"]} == set(POISON)
+
+
+def test_an_acceptance_finds_this_airflow_at_work_and_rehearses_three_clips(evening: Evening) -> None:
+    out = evening.site.folder / "accept"
+    found = evening.magi2("accept", "--steps", "airflow,rehearse", "--out", str(out))
+    steps = {step["step"]: step for step in found["steps"]}
+    assert {name: step["verdict"] for name, step in steps.items()} == {"airflow": "passed", "rehearse": "passed"}, steps
+    figures = {name: figure["value"] for name, figure in steps["rehearse"]["figures"].items()}
+    assert (figures["profile"], figures["clips"]) == ("tiny", 3) and figures["batch"] > 0
+    assert evening.site.airflow.url not in (out / "report.json").read_text()
