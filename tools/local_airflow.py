@@ -84,7 +84,7 @@ class LocalAirflow:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",  # its default of a second is one for every stage
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",  # its default of a second is one for every stage
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # nobody edits them meanwhile
             "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
