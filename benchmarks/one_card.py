@@ -46,7 +46,7 @@ from magi2.kernels.fp8_rows import quantise_rows
 from magi2.kernels.proof import expert_features, fp8_expert_features
 from magi2.kernels.settings import expert_settings
 from magi2.models.preview.config import BF16, FP8, FP8_EXPERTS, Weights
-from magi2.models.preview.fast_ops import interleave_experts_
+from magi2.models.preview.fast_ops import lay_out_experts_
 from magi2.models.preview.mlp import MultiHeadMoe
 from magi2.models.preview.model import PreviewModel
 from magi2.parallel.mesh import Mesh
@@ -117,7 +117,7 @@ def prepared_experts(device: torch.device, weights: Weights) -> MultiHeadMoe:
     """Those of a sparse layer, laid out for their kernel."""
     experts_of = routed_experts(make_layer(SPARSE, device, weights=weights))
     if weights == BF16:
-        interleave_experts_(experts_of)
+        lay_out_experts_(experts_of)
     return experts_of
 
 
@@ -125,9 +125,8 @@ def _bf16_experts(moe: MultiHeadMoe, x: Tensor, ids: Tensor, chosen: Tensor, buf
     available = expert_features(*EXPERT_SHAPE, x.dtype, x.device)
     settings = expert_settings(available, MOE_DIM, MOE.expert_intermediate_size, x.element_size())
     plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
-    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)
-    assert w13 is not None
-    return partial(experts.expert_rows, x, chosen, plan, w13, moe.W_down, available, settings, buffer)
+    gate_up = moe.W_gate, moe.W_up
+    return partial(experts.expert_rows, x, chosen, plan, gate_up, moe.W_down, available, settings, buffer)
 
 
 def _fp8_experts(moe: MultiHeadMoe, x: Tensor, ids: Tensor, chosen: Tensor, buffer: Tensor) -> Callable[[], Tensor]:

@@ -68,8 +68,6 @@ def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Ite
     count = heads * MOE.num_experts
     x = torch.randn(tokens, heads, MOE_DIM, device=device).bfloat16()
     planes, bias = routing.planes(moe.gate[:count], x.dtype), moe.router.expert_bias_ema[:count]
-    w13 = experts.as_interleaved(moe.W_gate, moe.W_up)
-    assert w13 is not None
     available = expert_features(
         MOE_DIM, MOE.expert_intermediate_size, MOE.num_experts, MOE.top_k, torch.bfloat16, device
     )
@@ -80,10 +78,11 @@ def expert_parts(layer: Layer, tokens: int, heads: int, limits: Ceilings) -> Ite
         return weights, sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
 
     weights, plan = choose()
+    gate_up = moe.W_gate[:count], moe.W_up[:count]
     buffer, out = x.new_empty(plan.order.numel(), MOE_DIM), torch.empty_like(x)
 
     def run() -> None:
-        experts.expert_rows(x, weights, plan, w13[:count], moe.W_down[:count], available, settings, buffer)
+        experts.expert_rows(x, weights, plan, gate_up, moe.W_down[:count], available, settings, buffer)
         experts.combine(buffer, plan, out)
 
     suffix = "" if heads == MOE.num_heads else f"_{heads}_heads"

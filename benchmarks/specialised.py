@@ -1,7 +1,8 @@
 """`python -m benchmarks.specialised [--out FILE]`: the kernels with specialised warps beside the plain ones.
 
-Experts in bf16 and FP8 at 272p and 540p and window attention at the delivery size: milliseconds of both in turn,
-whether their bits are equal, and whether the product would use the specialised one here. 1 where bits differ.
+Experts in bf16 (of all heads and of a rank's three) and FP8 at 272p and 540p and window attention at the delivery size:
+milliseconds of both in turn, whether their bits are equal, and whether the product would use the specialised one here.
+1 where bits differ.
 """
 
 from __future__ import annotations
@@ -79,11 +80,14 @@ def _compare(device: torch.device) -> Iterator[Comparison]:
     found = features(device)
     plain = replace(found, warpgroups=False)
     used = expert_features(DIM, WIDTH, MOE.num_experts, MOE.top_k, torch.bfloat16, device).warpgroups
-    for clip in PREVIEW_CLIPS.values():
-        run = _experts(clip.tokens, device)
-        yield _comparison(f"experts {clip.name}", clip.tokens, partial(run, plain), partial(run, found), used)
+    whole = [(f"experts {clip.name}", clip.tokens, MOE.num_heads) for clip in PREVIEW_CLIPS.values()]
+    shares = [(f"rank's experts {clip.name}", clip.branch, MOE.num_heads // 4) for clip in PREVIEW_CLIPS.values()]
+    for part, tokens, heads in whole + shares:
+        run = _experts(tokens, heads, device)
+        yield _comparison(part, tokens, partial(run, plain), partial(run, found), used)
         torch.cuda.empty_cache()
-        if found.fp8:
+    if found.fp8:
+        for clip in PREVIEW_CLIPS.values():
             low = fp8_expert_features(DIM, WIDTH, MOE.num_experts, MOE.top_k, torch.bfloat16, device).warpgroups
             run = _fp8_experts(clip.tokens, device)
             part = f"FP8 experts {clip.name}"
@@ -107,23 +111,25 @@ def _comparison(
     return Comparison(part, tokens, round(plain_ms, 3), round(specialised_ms, 3), is_equal, used)
 
 
-def _experts(tokens: int, device: torch.device) -> Callable[[Features], Tensor]:
-    """The experts of a layer without their combine, on near-balanced routes."""
-    count = MOE.num_heads * MOE.num_experts
-    x = torch.randn(tokens, MOE.num_heads, DIM, device=device).bfloat16()
-    gate = torch.randn(count, DIM, device=device) * DIM**-0.5
-    w13 = torch.randn(count, DIM, 2 * WIDTH, device=device).bfloat16() * DIM**-0.5
+def _experts(tokens: int, heads: int, device: torch.device) -> Callable[[Features], Tensor]:
+    """The experts of so many heads without their combine, on near-balanced routes."""
+    count = heads * MOE.num_experts
+    x = torch.randn(tokens, heads, DIM, device=device).bfloat16()
+    router = torch.randn(count, DIM, device=device) * DIM**-0.5
+    gate, up = (torch.randn(count, DIM, WIDTH, device=device).bfloat16() * DIM**-0.5 for _ in range(2))
     w_down = torch.randn(count, WIDTH, DIM, device=device).bfloat16() * WIDTH**-0.5
     bias = torch.zeros(count, device=device)
-    ids, weights = routing.route(x, routing.planes(gate, x.dtype), bias, MOE.top_k, True, MOE.route_scale)
+    ids, weights = routing.route(x, routing.planes(router, x.dtype), bias, MOE.top_k, True, MOE.route_scale)
     buffer = x.new_empty(ids.numel(), DIM)
-    plans = {}
+    prepared = {}
 
     def run(available: Features) -> Tensor:
         settings = expert_settings(available, DIM, WIDTH, 2)
-        if settings not in plans:
-            plans[settings] = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
-        return experts.expert_rows(x, weights, plans[settings], w13, w_down, available, settings, buffer)
+        if settings not in prepared:
+            plan = sorting.sort_routes(ids, MOE.num_experts, settings.block_rows)
+            prepared[settings] = plan, experts.lay_out(gate, up, settings)
+        plan, gate_up = prepared[settings]
+        return experts.expert_rows(x, weights, plan, gate_up, w_down, available, settings, buffer)
 
     return run
 

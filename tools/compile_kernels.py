@@ -181,13 +181,14 @@ def _launch_router_and_sort() -> sorting.Plan:
 
 def _launch_experts() -> None:
     x, plan = _tensor(TOKENS, MOE_HEADS, MOE_DIM), _launch_router_and_sort()
-    w13 = _tensor(MOE_HEADS * EXPERTS, MOE_DIM, 2 * WIDTH)
+    gate, up = (_tensor(MOE_HEADS * EXPERTS, MOE_DIM, WIDTH) for _ in range(2))
     w_down = _tensor(MOE_HEADS * EXPERTS, WIDTH, MOE_DIM)
     weights = _tensor(MOE_HEADS, TOKENS, TOP_K, dtype=torch.float32)
     output = _tensor(TOKENS * MOE_HEADS * TOP_K, MOE_DIM)
     for available in (PLAIN, HOPPER):
         settings = expert_settings(available, MOE_DIM, WIDTH, 2)
-        experts.expert_rows(x, weights, plan, w13, w_down, available, settings, output)
+        gate_up = experts.lay_out(gate, up, settings)
+        experts.expert_rows(x, weights, plan, gate_up, w_down, available, settings, output)
     experts.combine(output, plan, torch.empty_like(x))
 
 

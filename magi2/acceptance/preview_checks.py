@@ -25,7 +25,7 @@ from magi2.kernels.rows import fold_sink_, gate_heads
 from magi2.kernels.settings import EXPERT_SETTINGS, ExpertSettings, Features, expert_settings, features
 from magi2.models.layers import swiglu7
 from magi2.models.preview import attention, moe
-from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, interleave_experts_
+from magi2.models.preview.fast_ops import fast_ops, fuse_linears_, lay_out_experts_
 from magi2.models.preview.layer import Attention, Layer
 from magi2.models.preview.mhc import mhc_input, mhc_post
 from magi2.models.preview.mlp import DenseMlp, MultiHeadMoe, SparseMlp
@@ -78,7 +78,7 @@ def prepare(layer: Layer, ops: PreviewOps) -> Layer:
     for module in layer.modules():
         if isinstance(module, SparseMlp):
             fuse_linears_(module)
-            interleave_experts_(module.moe_mlp)
+            lay_out_experts_(module.moe_mlp)
         if isinstance(module, Layer | Attention | DenseMlp | SparseMlp | MultiHeadMoe):
             module.ops = ops
     return layer
@@ -97,8 +97,6 @@ def check_experts(layer: Layer, device: torch.device) -> Iterator[Check]:
     """Router, sort and experts on near-balanced and on skewed routes."""
     module = routed_experts(layer)
     parts = module.W_gate, module.W_up, module.W_down
-    w13 = experts.as_interleaved(*parts[:2])
-    assert w13 is not None
     available = features(device)
     settings = expert_settings(available, parts[2].shape[2], parts[2].shape[1], 2)
     usable = [one for one in EXPERT_SETTINGS if one.fits(available, parts[2].shape[2], parts[2].shape[1], 2)][:3]
@@ -130,9 +128,11 @@ def check_experts(layer: Layer, device: torch.device) -> Iterator[Check]:
             gate, up, down = (part.contiguous() for part in parts)
             expected = moe.run_experts(x, moe.Routes(ids.long(), weights), gate, up, down)
         for chosen_settings in usable:
-            run = partial(run_experts, x, ids, weights, w13, parts[2], available, chosen_settings)
+            gate_up = experts.lay_out(*parts[:2], chosen_settings)
+            run = partial(run_experts, x, ids, weights, gate_up, parts[2], available, chosen_settings)
             label = "specialised" if chosen_settings.specialised else f"{chosen_settings.stages} stages"
             yield compare(f"experts {name}, {label}", run, expected)
+            del gate_up, run
         del expected
 
 
@@ -140,7 +140,7 @@ def run_experts(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    w13: Tensor,
+    gate_up: tuple[Tensor, Tensor],
     w_down: Tensor,
     available: Features,
     settings: ExpertSettings,
@@ -148,7 +148,7 @@ def run_experts(
     """Experts and combine into poisoned buffers."""
     plan = sorting.sort_routes(ids, CONFIG.moe_config.num_experts, settings.block_rows)
     buffer = x.new_full((ids.numel(), x.shape[2]), torch.nan)
-    experts.expert_rows(x, weights, plan, w13, w_down, available, settings, buffer)
+    experts.expert_rows(x, weights, plan, gate_up, w_down, available, settings, buffer)
     return experts.combine(buffer, plan, torch.full_like(x, torch.nan))
 
 

@@ -10,6 +10,7 @@ gate and up columns lie next to each other, so that one product makes both. Ever
 from __future__ import annotations
 
 from functools import cache
+from typing import NoReturn
 
 import torch
 import triton
@@ -25,25 +26,34 @@ from magi2.kernels.sorting import Plan
 _COMBINE_ROWS = 8
 
 
-def interleave(w_gate: Tensor, w_up: Tensor) -> Tensor:
-    """[M*E, D, 2F] with gate columns at even and up columns at odd places, from two [M*E, D, F]."""
-    return torch.stack([w_gate, w_up], dim=-1).flatten(2)
+def lay_out(w_gate: Tensor, w_up: Tensor, settings: ExpertSettings) -> tuple[Tensor, Tensor]:
+    """Gate and up [M*E, D, F] with the same values, stored as the kernel of `settings` takes them.
 
-
-def interleaved_views(w13: Tensor) -> tuple[Tensor, Tensor]:
-    """Gate and up [M*E, D, F] as views of the interleaved weights."""
-    pairs = w13.unflatten(2, (-1, 2))
+    The specialised kernel takes them as they are; the plain one wants their columns in turn, in one matrix. What is
+    stored that way already comes back itself.
+    """
+    if settings.specialised:
+        return w_gate.contiguous(), w_up.contiguous()
+    if as_interleaved(w_gate, w_up) is not None:
+        return w_gate, w_up
+    pairs = torch.stack([w_gate, w_up], dim=-1)
     return pairs[..., 0], pairs[..., 1]
 
 
 def as_interleaved(w_gate: Tensor, w_up: Tensor) -> Tensor | None:
-    """The interleaved weights of which the two are `interleaved_views`; None when they are not."""
+    """The matrices [M*E, D, 2F] of gate's and up's columns in turn, of which both are views; None when they are not."""
     rows, dim, width = w_gate.shape
     stride = (dim * 2 * width, 2 * width, 2)
-    neighbours = w_up.data_ptr() == w_gate.data_ptr() + w_gate.element_size()
+    same = w_up.untyped_storage().data_ptr() == w_gate.untyped_storage().data_ptr()
+    neighbours = same and w_up.storage_offset() == w_gate.storage_offset() + 1
     if not neighbours or w_gate.stride() != stride or w_up.stride() != stride:
         return None
     return w_gate.as_strided((rows, dim, 2 * width), (dim * 2 * width, 2 * width, 1))
+
+
+def _refuse_layout(settings: ExpertSettings) -> NoReturn:
+    kernel = "specialised" if settings.specialised else "plain"
+    raise ValueError(f"gate and up weights are not stored as the {kernel} expert kernel takes them: use lay_out")
 
 
 @triton.jit
@@ -126,7 +136,7 @@ def expert_rows(
     x: Tensor,
     weights: Tensor,
     plan: Plan,
-    w13: Tensor,
+    gate_up: tuple[Tensor, Tensor],
     w_down: Tensor,
     available: Features,
     settings: ExpertSettings,
@@ -134,10 +144,11 @@ def expert_rows(
 ) -> Tensor:
     """Weighted expert outputs of the sorted routes, written to `rows` [R, D] and returned.
 
-    `x` [N, M, D] has contiguous channels, `weights` [M, N, K] are fp32, `w13` [M*E, D, 2F] is interleaved and `w_down`
-    is [M*E, F, D], or both only the plan's experts at hand; `plan` must have been made for tiles of
-    `settings.block_rows` rows. Products are summed in fp32; the activation is rounded to the dtype of `x`, and so is
-    the weighted row. Raises: UnsupportedShapesError where `expert_rows_refusal` says why.
+    `x` [N, M, D] has contiguous channels, `weights` [M, N, K] are fp32, `gate_up` are two [M*E, D, F] as by
+    `lay_out` and `w_down` is [M*E, F, D], or all only the plan's experts at hand; `plan` must have been made for tiles
+    of `settings.block_rows` rows. Products are summed in fp32; the activation is rounded to the dtype of `x`, and so is
+    the weighted row. Raises: UnsupportedShapesError where `expert_rows_refusal` says why, ValueError where the weights
+    are stored in another way.
     """
     num_tokens, _, dim = x.shape
     num_experts, width, _ = w_down.shape
@@ -145,15 +156,20 @@ def expert_rows(
     if settings.specialised:
         from magi2.kernels import experts_specialised  # an experimental part of triton: only where it is used
 
-        experts_specialised.launch(x, w13, w_down, weights, plan, rows, available.processors)
+        if not all(part.is_contiguous() for part in gate_up):
+            _refuse_layout(settings)
+        experts_specialised.launch(x, gate_up, w_down, weights, plan, rows, available.processors)
         return rows
-    gate_up, down = w13.view(-1, 2 * width), w_down.view(-1, dim)
+    interleaved = as_interleaved(*gate_up)
+    if interleaved is None:
+        _refuse_layout(settings)
+    w13, down = interleaved.view(-1, 2 * width), w_down.view(-1, dim)
     if available.descriptors:
-        gate_up = TensorDescriptor.from_tensor(gate_up, [dim, 2 * settings.block_width])
+        w13 = TensorDescriptor.from_tensor(w13, [dim, 2 * settings.block_width])
         down = TensorDescriptor.from_tensor(down, [settings.block_width, dim])
     _experts_kernel[(available.processors,)](
         x,
-        gate_up,
+        w13,
         down,
         weights,
         plan.order,

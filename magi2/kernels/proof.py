@@ -99,14 +99,15 @@ class _ExpertRun:
 
         generator = torch.Generator(device).manual_seed(0)
         self._x = normal(_TOKENS, 1, head_dim)
-        self._w13 = normal(num_experts, head_dim, 2 * width) * head_dim**-0.5
+        self._gate, self._up = (normal(num_experts, head_dim, width) * head_dim**-0.5 for _ in range(2))
         self._w_down = normal(num_experts, width, head_dim) * width**-0.5
         self._ids, self._weights = _routes(num_experts, top_k, generator, device)
 
     def __call__(self, available: Features, settings: ExpertSettings) -> Tensor:
         plan = sorting.sort_routes(self._ids, len(self._w_down), settings.block_rows)
         rows = self._x.new_zeros(self._ids.numel(), self._x.shape[2])
-        return experts.expert_rows(self._x, self._weights, plan, self._w13, self._w_down, available, settings, rows)
+        gate_up = experts.lay_out(self._gate, self._up, settings)
+        return experts.expert_rows(self._x, self._weights, plan, gate_up, self._w_down, available, settings, rows)
 
 
 class _Fp8ExpertRun:

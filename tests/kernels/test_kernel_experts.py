@@ -75,8 +75,8 @@ def run_experts(
     w_gate, w_up, w_down = parts
     plan = sorting.sort_routes(ids, w_gate.shape[0] // x.shape[1], settings.block_rows)
     rows = x.new_full((ids.numel(), x.shape[2]), torch.nan)
-    w13 = experts.interleave(w_gate, w_up)
-    experts.expert_rows(x, weights, plan, w13, w_down, available, settings, rows)
+    gate_up = experts.lay_out(w_gate, w_up, settings)
+    experts.expert_rows(x, weights, plan, gate_up, w_down, available, settings, rows)
     return experts.combine(rows, plan, torch.full_like(x, torch.nan))
 
 
@@ -147,8 +147,8 @@ def test_experts_at_hand_give_the_bits_of_their_part(dtype: torch.dtype, device:
     for own, held, span in ((slice(0, 2), slice(0, 6), (0, 6)), (slice(1, 3), slice(6, 12), (2, 8))):
         plan = sorting.sort_routes(ids[own].contiguous(), num_experts, settings.block_rows, *span)
         rows = x.new_full((plan.order.numel(), dim), torch.nan)
-        w13, w_down = experts.interleave(*(part[held] for part in parts[:2])), parts[2][held]
-        experts.expert_rows(x[:, own], weights[own].contiguous(), plan, w13, w_down, available, settings, rows)
+        gate_up, w_down = experts.lay_out(*(part[held] for part in parts[:2]), settings), parts[2][held]
+        experts.expert_rows(x[:, own], weights[own].contiguous(), plan, gate_up, w_down, available, settings, rows)
         results.append(experts.combine(rows, plan, torch.full_like(x[:, own], torch.nan)))
     first, second = results
     assert torch.equal(first[:, 0], whole[:, 0]) and torch.equal(second[:, 1], whole[:, 2])
@@ -165,15 +165,30 @@ def test_nan_tokens_stay_nan_and_alone(device: torch.device) -> None:
     assert torch.equal(out.isnan().any(-1).any(-1).cpu(), torch.arange(20) == 3)
 
 
-def test_interleaved_weights_are_recognised_by_their_views(device: torch.device) -> None:
+def test_weights_are_stored_as_each_kernel_takes_them(device: torch.device) -> None:
     w_gate, w_up = random(device, 4, 16, 32), random(device, 4, 16, 32, seed=1)
-    w13 = experts.interleave(w_gate, w_up)
-    views = experts.interleaved_views(w13)
+    specialised, plain = EXPERT_SETTINGS[0], EXPERT_SETTINGS[5]
+    views = experts.lay_out(w_gate, w_up, plain)
     assert torch.equal(views[0], w_gate)
     assert torch.equal(views[1], w_up)
     found = experts.as_interleaved(*views)
     assert found is not None
-    assert found.data_ptr() == w13.data_ptr()
-    assert torch.equal(found, w13)
+    assert torch.equal(found[..., ::2], w_gate) and torch.equal(found[..., 1::2], w_up)
+    assert found.untyped_storage().data_ptr() == views[0].untyped_storage().data_ptr()
+    assert all(part is view for part, view in zip(experts.lay_out(*views, plain), views, strict=True))
     assert experts.as_interleaved(w_gate, w_up) is None
     assert experts.as_interleaved(views[1], views[0]) is None
+    assert experts.lay_out(w_gate, w_up, specialised) == (w_gate, w_up)
+    assert all(part.is_contiguous() for part in experts.lay_out(*views, specialised))
+
+
+@pytest.mark.parametrize("specialised", [False, True])
+def test_weights_stored_for_the_other_kernel_are_refused(specialised: bool, device: torch.device) -> None:
+    parts = [torch.zeros(2, 256, 64, dtype=torch.float16, device=device) for _ in range(2)]
+    settings = EXPERT_SETTINGS[0 if specialised else 5]
+    gate_up = experts.lay_out(*parts, EXPERT_SETTINGS[5 if specialised else 0])
+    x = torch.zeros(1, 1, 256, dtype=torch.float16, device=device)
+    plan = sorting.sort_routes(torch.zeros(1, 1, 1, dtype=torch.int32, device=device), 2, settings.block_rows)
+    available, down = Features(2**18, False, 3, warpgroups=True), parts[0].mT.contiguous()
+    with pytest.raises(ValueError, match="specialised" if specialised else "plain"):
+        experts.expert_rows(x, torch.ones(1, 1, 1, device=device), plan, gate_up, down, available, settings, x[0])

@@ -18,7 +18,7 @@ from magi2.kernels import experts, mhc, routing, rows, sorting
 from magi2.kernels.attention import Attend, attention_refusal, best_attention
 from magi2.kernels.limits import log_refusals
 from magi2.kernels.proof import expert_features, fp8_expert_features
-from magi2.kernels.settings import expert_settings, features
+from magi2.kernels.settings import ExpertSettings, Features, expert_settings, features
 from magi2.models.preview import attention, fp8_ops, moe
 from magi2.models.preview.config import BF16, FP8, Weights
 from magi2.models.preview.expert_share import ExpertShare, whole_heads
@@ -43,7 +43,7 @@ def use_fast_ops(model: PreviewModel) -> None:
         _prove_experts(model)
     for module in model.modules():
         if isinstance(module, MultiHeadMoe) and not module.is_quantised and "run_experts" not in refusals:
-            interleave_experts_(module)
+            lay_out_experts_(module)
         elif isinstance(module, SparseMlp) and model.weights != FP8:
             fuse_linears_(module)
     model.use_ops(fast_ops(refusals, model.weights))
@@ -78,7 +78,7 @@ def fast_ops(plain: Collection[str] = (), weights: Weights = BF16) -> PreviewOps
     """The table of kernels of layers with such `weights`, with its own cache of what it prepares and own workspace.
 
     The entries named in `plain`, and those that are made of them, are plain torch. If `run_experts` is not one of them,
-    the experts' weights must have been through `interleave_experts_`; attention has no soft cap unless `attend` is.
+    the experts' weights must have been through `lay_out_experts_`; attention has no soft cap unless `attend` is.
     """
     stock, names = PreviewOps(), set(plain)
     if "packed_heads" in names:
@@ -91,18 +91,21 @@ def fast_ops(plain: Collection[str] = (), weights: Weights = BF16) -> PreviewOps
     return replace(table, **{name: getattr(stock, name) for name in names})
 
 
-def interleave_experts_(module: MultiHeadMoe) -> None:
-    """Store the gate and up weights of the experts column by column in turn; the parameters become views of that."""
-    if experts.as_interleaved(module.W_gate, module.W_up) is not None:
-        return
-    rows_, dim, width = module.W_gate.shape
+def lay_out_experts_(module: MultiHeadMoe) -> None:
+    """Store the gate and up weights of the experts as the kernel in use takes them; the parameters may become views."""
+    _, settings = _expert_way(module.W_down, module.share.num_experts, module.config.top_k)
     with torch.no_grad():
-        w13 = module.W_gate.new_empty(rows_, dim, 2 * width)
-        gate, up = experts.interleaved_views(w13)
-        gate.copy_(module.W_gate)
+        gate, up = experts.lay_out(module.W_gate, module.W_up, settings)
+    if gate is not module.W_gate:
         module.W_gate = nn.Parameter(gate, requires_grad=False)
-        up.copy_(module.W_up)
         module.W_up = nn.Parameter(up, requires_grad=False)
+
+
+def _expert_way(w_down: Tensor, num_experts: int, top_k: int) -> tuple[Features, ExpertSettings]:
+    """The features to use and the kernel's settings for experts [M*E, F, D]."""
+    width, dim = w_down.shape[1:]
+    available = expert_features(dim, width, num_experts, top_k, w_down.dtype, w_down.device)
+    return available, expert_settings(available, dim, width, w_down.element_size())
 
 
 def fuse_linears_(module: SparseMlp) -> None:
@@ -248,17 +251,13 @@ class _FastOps:
         share: ExpertShare | None = None,
     ) -> Tensor:
         num_heads, dim = x.shape[1:]
-        w13 = experts.as_interleaved(w_gate, w_up)
-        if w13 is None:
-            raise ValueError("expert weights are not laid out for the kernel: call interleave_experts_ first")
         share = share or whole_heads(num_heads, w_down.shape[0] // num_heads)
-        width, top_k = w_down.shape[1], routes.expert_ids.shape[2]
-        available = expert_features(dim, width, share.num_experts, top_k, x.dtype, x.device)
-        settings = expert_settings(available, dim, width, x.element_size())
+        available, settings = _expert_way(w_down, share.num_experts, routes.expert_ids.shape[2])
         ids, held = routes.expert_ids.int().contiguous(), (share.first_row, share.first_row + share.num_held)
         plan = sorting.sort_routes(ids, share.num_experts, settings.block_rows, *held)
         buffer = self._workspace(ids.numel(), dim, x)
-        experts.expert_rows(x, routes.weights.contiguous(), plan, w13, w_down, available, settings, buffer)
+        weights = routes.weights.contiguous()
+        experts.expert_rows(x, weights, plan, (w_gate, w_up), w_down, available, settings, buffer)
         return experts.combine(buffer, plan, x.new_empty(x.shape))
 
     def run_quantised_experts(
