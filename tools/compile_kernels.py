@@ -208,6 +208,7 @@ def _launch_fp8_experts() -> None:
         fp8_experts.fp8_expert_rows(x, weights, plan, parts, available, settings, output)
     experts.combine(output, plan, torch.empty_like(x.values), _tensor(TOKENS, dtype=torch.float32))
     fp8_rows.swiglu7_e4m3(_tensor(TOKENS, 2 * WIDTH))
+    fp8_rows.sum_rows_(*(_tensor(TOKENS, SIZE) for _ in range(3)))
 
 
 def _launch_streams() -> None:

@@ -1,4 +1,4 @@
-"""Passes over rows that end in e4m3: quantising by row, and SwiGLU7 under its fixed scale.
+"""Passes over rows beside FP8 products: quantising by row, SwiGLU7 under its fixed scale, sums of their outputs.
 
 A row's scale is its largest magnitude / 448, and a value is x * (1 / scale), rounded to the nearest even.
 """
@@ -93,3 +93,31 @@ def swiglu7_e4m3(x: Tensor) -> Tensor:
         grid = (x.shape[0], triton.cdiv(width, block))
         _swiglu_e4m3_kernel[grid](x, out, x.stride(0), WIDTH=width, BLOCK=block, num_warps=4)
     return out
+
+
+@triton.jit
+def _sum_kernel(first, second, third, out, count, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < count
+    pair = tl.load(second + place, mask=mask, other=0.0).to(tl.float32)
+    pair = (pair + tl.load(third + place, mask=mask, other=0.0).to(tl.float32)).to(out.dtype.element_ty)
+    total = tl.load(first + place, mask=mask, other=0.0).to(tl.float32) + pair.to(tl.float32)
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=mask)
+
+
+@cache
+def sum_rows_refusal(size: int) -> str | None:
+    """Why `sum_rows_` does not take rows of `size` channels; None when it does."""
+    return limits.outside("channels", size, 1, limits.MAX_BLOCK)
+
+
+def sum_rows_(first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+    """`first + (second + third)` in place of `first`: contiguous rows [N, c] of one dtype, each sum rounded to it.
+
+    Raises: UnsupportedShapesError where `sum_rows_refusal` says why.
+    """
+    limits.require("sum_rows_", sum_rows_refusal(first.shape[1]))
+    if first.numel():
+        grid = (triton.cdiv(first.numel(), _BLOCK),)
+        _sum_kernel[grid](first, second, third, first, first.numel(), BLOCK=_BLOCK, num_warps=8)
+    return first

@@ -168,6 +168,12 @@ def test_combined_rows_are_quantised_by_token(heads: int, device: torch.device) 
     same_rows((values.flatten(1), scales), summed.flatten(1))
 
 
+def test_three_sums_are_rounded_twice(device: torch.device) -> None:
+    first, second, third = (random(device, 7, 900, seed=i).half() for i in range(3))
+    wanted = first + (second + third)
+    assert torch.equal(fp8_rows.sum_rows_(first, second, third), wanted)
+
+
 def test_a_device_without_fp8_is_refused_by_name(device: torch.device) -> None:
     old = Features(163 * 1024, False, 108)
     parts = random_experts(device, EXPERTS, DIM, SMALLEST.block_width)

@@ -97,13 +97,15 @@ class Fp8Ops:
         run = mlp.start_experts(mlp.split_heads(y, group_sizes))
         shared = mlp.shared(y, group_sizes)
         run.compute()
-        unrouted = shared.add_(mlp.specific(y, group_sizes))
-        heads = run.result()
+        specific = mlp.specific(y, group_sizes)
+        return fp8_rows.sum_rows_(self._merge(mlp, run.result(), group_sizes), shared, specific)
+
+    def _merge(self, mlp: ExpertBranches, heads: Tensor, group_sizes: Sizes) -> Tensor:
         if heads.dtype != E4M3 or not isinstance(mlp, SparseMlp):
-            return mlp.merge(heads, group_sizes).add_(unrouted)
+            return mlp.merge(heads, group_sizes)
         tokens = Quantised(heads.flatten(1), self._scales[heads])
         weight = Quantised(mlp.merge_linear.weight, mlp.merge_linear.get_parameter("weight_scale"))
-        return _linear(tokens, weight, group_sizes, 1).add_(unrouted)
+        return _linear(tokens, weight, group_sizes, 1)
 
     def run_experts(
         self, x: Tensor, routes: Routes, weights: QuantisedExperts, share: ExpertShare, buffer: Tensor
