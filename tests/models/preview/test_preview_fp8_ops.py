@@ -12,11 +12,12 @@ from magi2.kernels.settings import Features, features
 from magi2.models.preview import fp8_ops
 from magi2.models.preview.config import PreviewConfig, Weights
 from magi2.models.preview.expert_share import whole_heads
-from magi2.models.preview.fast_ops import fast_ops
+from magi2.models.preview.fast_ops import fast_ops, use_fast_ops
 from magi2.models.preview.kernel_fit import step_refusals
 from magi2.models.preview.linear import QuantisedLinear
 from magi2.models.preview.mlp import MultiHeadMoe
-from magi2.models.preview.quantised import Quantised, quantise, quantised_linear
+from magi2.models.preview.model import PreviewModel
+from magi2.models.preview.quantised import E4M3, Quantised, quantise, quantised_linear
 from tests.kernels.kernel_checks import round_e4m3_exactly
 from tests.models.preview.preview_goldens import relative_l2, tiny_config
 
@@ -73,6 +74,24 @@ def test_routed_experts_by_kernels_are_the_plain_ones(device: torch.device, monk
     routes = moe.ops.route(x, moe.gate, moe.router(), config.moe_config.top_k, True, 1.0)
     again = (moe.ops.run_quantised_experts(x, routes, moe.quantised(), share) for _ in range(2))
     assert torch.equal(*again)
+
+
+def test_where_no_product_takes_e4m3_all_else_is_fast(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    round_e4m3_exactly(monkeypatch)
+    config = tiny_config()
+    config = replace(config, num_layers=1, mm_layers=(0,), moe_config=replace(config.moe_config, moe_layers=(0,)))
+    model = PreviewModel(config, compute_dtype=torch.float32, weights="fp8").to(device).requires_grad_(False)
+    for seed, (name, weight) in enumerate(model.named_parameters()):
+        width = weight.shape[-1] if weight.dim() > 1 else 100
+        values = normal(device, *weight.shape, seed=seed) * width**-0.5
+        weight.copy_(quantise(values).values if weight.dtype == E4M3 else 1 / 448 if "_scale" in name else values)
+    mlp, y = model.block.layers[0].mlp, normal(device, 5, config.hidden_size)
+    wanted = mlp.from_normed(y, (3, 0, 2))
+    use_fast_ops(model)
+    assert "quantised_linear" in caplog.text
+    assert relative_l2(mlp.from_normed(y, (3, 0, 2)), wanted) < 1e-2
 
 
 @pytest.mark.gpu
