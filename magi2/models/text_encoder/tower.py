@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Qwen3_5TextConfig, Qwen3_5TextModel
+from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.utils import logging as transformers_logging
 
 from magi2.errors import CheckpointError
@@ -18,6 +20,14 @@ from magi2.models.checkpoint import LoadReport, TensorSource, load_module
 # What the library has to say goes where our own log goes, and not to stderr past every level.
 transformers_logging.disable_default_handler()
 transformers_logging.enable_propagation()
+
+LINEAR_ATTENTION = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "causal_conv1d_fn")
+"""Functions of the library that it replaces by kernels of whatever other package happens to be installed."""
+
+# No recipe knows of such a package, and its kernels choose their form by time, in each process anew: embeddings would
+# depend on both. What is to be gained is little: benchmarks/README.md.
+for _name in LINEAR_ATTENTION:
+    setattr(modeling_qwen3_5, _name, inspect.unwrap(getattr(modeling_qwen3_5, _name)))
 
 PREFIX = "model.language_model."
 OTHER_PREFIXES = ("language_model.", "model.", "")

@@ -13,11 +13,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from magi2.errors import CheckpointError
 from magi2.models.checkpoint import SafetensorsFolder
 from magi2.models.text_encoder.encoder import load_text_encoder
-from magi2.models.text_encoder.tower import PREFIX, build_tower, expected_tensors, load_tower, parse_config, read_config
+from magi2.models.text_encoder.tower import (
+    LINEAR_ATTENTION,
+    PREFIX,
+    build_tower,
+    expected_tensors,
+    load_tower,
+    parse_config,
+    read_config,
+)
 
 
 class CountingSource(SafetensorsFolder):
@@ -73,6 +82,12 @@ def test_only_layers_that_run_are_built_and_read_once(golden_text: Path) -> None
     assert source.reads == Counter(expected_tensors(config).keys())
     assert report.loaded == len(source.reads)
     assert set(report.skipped) == set(source.names()) - source.reads.keys()
+
+
+def test_linear_attention_is_the_librarys_own_whatever_else_is_installed() -> None:
+    for name in LINEAR_ATTENTION:
+        function = getattr(modeling_qwen3_5, name)
+        assert function.__code__.co_filename == modeling_qwen3_5.__file__
 
 
 def test_skipped_tensors_are_reported_by_kind(golden_text: Path) -> None:
