@@ -87,12 +87,12 @@ def test_sizes_that_the_named_cards_do_not_hold_are_refused_with_need_and_limit(
         load_profile(name, CONFIGS, sizes)
         for name, sizes in (
             ("1080p-portrait", []),
-            ("540p", ["preview.width=2048", "preview.height=2048"]),
+            ("540p", ["preview.width=3072", "preview.height=3072"]),
         )
     )
     cards = Settings(layout="sp8", card_memory_gib=80.0)
     require_room(fits, cards)
-    with pytest.raises(ConfigError, match=r"layout sp8\.cfg1\.ep8 needs .*524288 video .* a card has 80\.0 GiB"):
+    with pytest.raises(ConfigError, match=r"layout sp8\.cfg1\.ep8 needs .*1179648 video .* a card has 80\.0 GiB"):
         require_room(large, cards)
     require_room(large, Settings(layout="sp8"))  # nothing is known of the cards
 
