@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
+from magi2.artifacts.ahead import in_order
 from magi2.artifacts.store import ArtifactStore, new_attempt
 from magi2.batches.documents import find_document, load_report, write_document
 from magi2.batches.results import read_results
@@ -119,15 +121,12 @@ def read_leases(store: ArtifactStore, *, lease_days: float, now: datetime, unrea
     held: set[str] = set()
     last_use: dict[str, datetime] = {}
     batches: dict[str, list[LeaseDocument]] = {}
-    for name in _lease_names(store):
-        try:
-            document = find_document(store, name, LeaseDocument)
-        except (CorruptedArtifactError, InputError) as error:
-            unreadable[name] = str(error)
+    for name, found in in_order(partial(_try_lease, store), _lease_names(store)):
+        if isinstance(found, Magi2Error):
+            unreadable[name] = str(found)
             held |= named_keys(store, name)
-            continue
-        if document is not None:
-            batches.setdefault(document.batch_id, []).append(document)
+        elif found is not None:
+            batches.setdefault(found.batch_id, []).append(found)
     for documents in batches.values():
         for document in documents:
             for key in _keys(document):
@@ -190,6 +189,14 @@ def require_unremoved(store: ArtifactStore, keys: Iterable[str], removed: Iterab
 
 def _name(batch_id: str, shard: int | None) -> str:
     return f"{_FOLDER}/{batch_id}.{'finished' if shard is None else shard}.json"
+
+
+def _try_lease(store: ArtifactStore, name: str) -> tuple[str, LeaseDocument | Magi2Error | None]:
+    """A lease and its name; in its place what is wrong with it. Raises InfrastructureError."""
+    try:
+        return name, find_document(store, name, LeaseDocument)
+    except (CorruptedArtifactError, InputError) as error:
+        return name, error
 
 
 def _lease_names(store: ArtifactStore) -> Iterator[str]:
