@@ -94,7 +94,11 @@ def _add_kernel(x, branch, total, BLOCK: tl.constexpr):
 
 
 def add_rows_(x: Tensor, branch: Tensor) -> None:
-    """Add a branch of any dtype to the fp32 residual `x` in place; both are contiguous and of one shape."""
+    """Add a branch of any dtype to the fp32 residual `x` [N, c] in place; both are contiguous.
+
+    Raises: UnsupportedShapesError where `rms_norm_rows_refusal` says why.
+    """
+    limits.require("add_rows_", rms_norm_rows_refusal(x.shape[1]))
     if x.numel():
         _add_kernel[(triton.cdiv(x.numel(), _FLAT_BLOCK),)](x, branch, x.numel(), BLOCK=_FLAT_BLOCK, num_warps=4)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from magi2.kernels import limits
 
-_BLOCK_TOKENS = 32
-_CHUNK_TOKENS = 4
+_SLOTS = 512  # of a block of tokens, one for each route; one warp sorts them without a barrier
+_INTERPRETED_SLOTS = 64  # sorting many at once takes the interpreter seconds
 _FILL = 128
 _MOST_EXPERTS = 2**14  # of all heads: one program adds up their tiles
 
@@ -65,29 +65,28 @@ def _count_kernel(
 @triton.jit
 def _place_kernel(
     ids, ends, order, position, num_tokens, num_blocks, first, stop,
-    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    chunk, head = tl.program_id(0), tl.program_id(1)
-    block = chunk * CHUNK // BLOCK
-    slot = tl.arange(0, CHUNK * RANKS)
-    within, rank = slot // RANKS, slot % RANKS
-    token = chunk * CHUNK + within
+    SLOTS: tl.constexpr = BLOCK * RANKS
+    block, head = tl.program_id(0), tl.program_id(1)
+    slot = tl.arange(0, SLOTS)
+    token, rank = block * BLOCK + slot // RANKS, slot % RANKS
     valid = (token < num_tokens) & (rank < TOP_K)
-    route = (head * num_tokens + token) * TOP_K + rank
-    expert = tl.load(ids + route, mask=valid, other=-1)
-    # Routes to the same expert that come earlier: in this chunk, then in the block's chunks before it.
-    same = (expert[:, None] == expert[None, :]) & (slot[None, :] < slot[:, None])
-    before = tl.sum(same.to(tl.int32), axis=1)
-    for other in tl.range(block * BLOCK, chunk * CHUNK, CHUNK):
-        other_route = (head * num_tokens + other + within) * TOP_K + rank
-        other_expert = tl.load(ids + other_route, mask=rank < TOP_K, other=-2)
-        before += tl.sum((expert[:, None] == other_expert[None, :]).to(tl.int32), axis=1)
-    bin_index = (head * EXPERTS + expert).to(tl.int64) * num_blocks + block
-    base = tl.load(ends + bin_index - 1, mask=valid & (bin_index > 0), other=0)
+    expert = tl.load(ids + (head * num_tokens + token) * TOP_K + rank, mask=valid, other=EXPERTS)
+    # Where the block's routes to each expert begin: among all routes, and in the block once it is sorted.
+    bins = tl.arange(0, BINS)
+    bin_index = (head * EXPERTS + bins).to(tl.int64) * num_blocks + block
+    count = tl.histogram(expert, BINS)
+    base = tl.load(ends + bin_index - 1, mask=(bins < EXPERTS) & (bin_index > 0), other=0)
+    shift = base - (tl.cumsum(count) - count)
+    key = tl.sort(expert * SLOTS + slot)
+    expert, from_slot = key // SLOTS, key % SLOTS
+    route = (head * num_tokens + block * BLOCK + from_slot // RANKS) * TOP_K + from_slot % RANKS
+    target = tl.gather(shift, expert, axis=0) + slot
     row = head * EXPERTS + expert
-    is_here = valid & (row >= first) & (row < stop)
-    tl.store(position + route, tl.where(is_here, base + before, -1), mask=valid)
-    tl.store(order + base + before, route, mask=is_here)
+    is_here = (expert < EXPERTS) & (row >= first) & (row < stop)
+    tl.store(position + route, tl.where(is_here, target, -1), mask=expert < EXPERTS)
+    tl.store(order + target, route, mask=is_here)
 
 
 @triton.jit
@@ -140,8 +139,9 @@ def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int, first: int
     limits.require("sort_routes", sort_routes_refusal(num_heads, num_experts, top_k))
     limits.require("sort_routes", limits.outside("routes", routes, 0, limits.MAX_INDEX))
     span = (first, rows if stop is None else stop)
-    num_blocks = triton.cdiv(num_tokens, _BLOCK_TOKENS)
     ranks = triton.next_power_of_2(top_k)
+    block_tokens = (_INTERPRETED_SLOTS if expert_ids.device.type == "cpu" else _SLOTS) // ranks
+    num_blocks = triton.cdiv(num_tokens, block_tokens)
     most_tiles = routes // tile_rows + min(rows, routes)
 
     def ints(*shape: int) -> Tensor:
@@ -149,15 +149,15 @@ def sort_routes(expert_ids: Tensor, num_experts: int, tile_rows: int, first: int
 
     counts = ints(rows * num_blocks)
     grid = (num_blocks, num_heads)
-    sizes = {"EXPERTS": num_experts, "TOP_K": top_k, "RANKS": ranks, "BLOCK": _BLOCK_TOKENS}
     bins = triton.next_power_of_2(num_experts + 1)
-    _count_kernel[grid](expert_ids, counts, num_tokens, num_blocks, *span, BINS=bins, **sizes)
+    sizes = {"EXPERTS": num_experts, "TOP_K": top_k, "RANKS": ranks, "BINS": bins, "BLOCK": block_tokens}
+    _count_kernel[grid](expert_ids, counts, num_tokens, num_blocks, *span, **sizes)
     ends = torch.cumsum(counts, 0, dtype=torch.int32)
     tables = ints(routes), ints(*expert_ids.shape), ints(rows + 1), *(ints(most_tiles) for _ in range(3)), ints(1)
     plan = Plan(*tables, expert_ids, num_experts, *span)
-    _place_kernel[(triton.cdiv(num_tokens, _CHUNK_TOKENS), num_heads)](
-        expert_ids, ends, plan.order, plan.position, num_tokens, num_blocks, *span, CHUNK=_CHUNK_TOKENS, **sizes
-    )
+    _place_kernel[grid](
+        expert_ids, ends, plan.order, plan.position, num_tokens, num_blocks, *span, num_warps=1, **sizes
+    )  # fmt: skip
     tile_starts = ints(rows)
     _offsets_kernel[(1,)](
         ends, plan.offsets, tile_starts, plan.num_tiles, num_blocks,

@@ -42,6 +42,7 @@ def step_refusals(config: RefinerConfig, dtype: torch.dtype, available: Features
     refusals = {
         "norm": rows.rms_norm_rows_refusal(config.hidden_size),
         "add_norm": rows.rms_norm_rows_refusal(config.hidden_size),
+        "add_": rows.rms_norm_rows_refusal(config.hidden_size),
         "write_heads": rows.heads_refusal(heads, groups, dim, 6 * (dim // 8)),
         "gate_heads": rows.gate_heads_refusal(heads, dim),
         "swiglu7": rows.swiglu7_rows_refusal(config.intermediate_size),

@@ -57,6 +57,7 @@ def test_gathered_windows_equal_a_dense_mask(seen_tokens, axes, tail, step):
     [
         ((3, 3, 3), (2, 2, 1), (0, 1, 1), 5),
         ((9, 5, 4), (8, 4, 4), (1, 1, 1), 65),
+        ((3, 3, 3), (2, 2, 1), (0, 1, 1), 130),
         ((3, 3, 3), (8, 4, 4), (2, 2, 2), 0),
     ],
 )
@@ -103,7 +104,7 @@ def test_kernel_agrees_in_bf16_on_an_accelerator(device, size, tail):
     wanted = gather_attention(q.float(), k.float(), v.float(), grid)
     gathered = gather_attention(q, k, v, grid)
     assert torch.equal(first, again)
-    assert torch.equal(first[: grid.num_tokens], portable[: grid.num_tokens])
+    assert torch.equal(first, portable)
     assert (first.float() - wanted).norm() / wanted.norm() < 5e-3
     assert (gathered.float() - wanted).norm() / wanted.norm() < 5e-3
 
