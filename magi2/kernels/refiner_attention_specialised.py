@@ -29,12 +29,6 @@ _LOADER_REGISTERS = gl.constexpr(24)
 
 
 @jit
-def _exp2(x):
-    """Of numbers up to 0. What is no normal number becomes 0, which saves the three instructions that scale it."""
-    return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
-
-
-@jit
 def _load_keys(k, v, key_first, begin, end, column, rings):
     k_ring, v_ring, k_filled, k_free, v_filled, v_free = rings
     for entry in range(begin, end):
@@ -79,7 +73,7 @@ def _attend(q, out, queries, key_count, tile, rings, scale, GROUP: gl.constexpr,
     if begin >= full_end:
         scores = _mask_keys(scores, gl.load(key_count + begin), layout)
     top = gl.max(scores, axis=1) * scale
-    weights = _exp2(scores * scale - top[:, None])
+    weights = gl.exp2(scores * scale - top[:, None])
     total = gl.sum(weights, axis=1)
     packed = gl.convert_layout(weights.to(queries.dtype), weights_layout)
     step = 1
@@ -94,8 +88,8 @@ def _attend(q, out, queries, key_count, tile, rings, scale, GROUP: gl.constexpr,
         if entry >= full_end:
             scores = _mask_keys(scores, gl.load(key_count + entry), layout)
         new_top = gl.maximum(top, gl.max(scores, axis=1) * scale)
-        weights = _exp2(scores * scale - new_top[:, None])
-        shrink = _exp2(top - new_top)
+        weights = gl.exp2(scores * scale - new_top[:, None])
+        shrink = gl.exp2(top - new_top)
         total = total * shrink + gl.sum(weights, axis=1)
         top = new_top
         # The product under way still reads the last weights.
