@@ -35,7 +35,9 @@ def round_e4m3_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def convert(values: np.ndarray, source: Any, target: Any, rounding: Any) -> np.ndarray:
         if source == tl.float32 and target == tl.float8e4nv:
-            return torch.from_numpy(values).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-        return stock(values, source, target, rounding)
+            rounded: np.ndarray = torch.from_numpy(values).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+            return rounded
+        converted: np.ndarray = stock(values, source, target, rounding)
+        return converted
 
     monkeypatch.setattr(interpreter, "_convert_float", convert)

@@ -49,7 +49,7 @@ class QuantisedExperts(NamedTuple):
 def quantise(x: Tensor) -> Quantised:
     """`x` [..., K] with a scale for each row. A row that holds a NaN or an infinity has a scale that is none either."""
     rows = x.float()
-    # By a tensor of the same device: torch on accelerators multiplies by the reciprocal of a number, which has other bits.
+    # By a tensor of the same device: by a number, torch on accelerators multiplies by its reciprocal, with other bits.
     scales = rows.abs().amax(-1).clamp(min=_LEAST) / rows.new_full((), E4M3_MAX)
     return Quantised((rows * (1 / scales).unsqueeze(-1)).to(E4M3), scales)
 
