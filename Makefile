@@ -3,12 +3,12 @@
 # make ui     the Airflow page over what the demo made
 # make lint   the linters of Python, JavaScript and CSS; make hooks runs them before every commit
 #
-# Tests, with what each tier took on two cores; the last line of a run says what it took. The figures of the first
-# three are of an hour in which importing torch took 1.4 CPU-s, those of the others of one in which it took 2.0 to 2.3.
+# Tests, with what each tier took on two cores, in hours in which importing torch took 2.0 to 2.3 CPU-s; the last line
+# of a run says what it took.
 #
-# make test-fast          190 CPU-s   4 min   in this process: no servers, no process groups, no Airflow
-# make test               710 CPU-s  13 min   all that proves the product on one machine: fast things first, Airflow last
-# make test-servers       470 CPU-s  11 min   every service of docker-compose.yml, a kill on S3 and PostgreSQL, an evening from a bucket; needs redis-server
+# make test-fast          170 CPU-s   5 min   in this process: no servers, no process groups, no Airflow
+# make test             1,110 CPU-s  14 min   all that proves the product on one machine: fast things first, Airflow last
+# make test-servers       880 CPU-s  16 min   every service of docker-compose.yml, a kill on S3 and PostgreSQL, an evening from a bucket; needs redis-server
 # make test-faults                            every victim killed in every stage, every layout of ranks: an hour and more
 # make test-demo-world                        the demo's world: every trainer, every kind of prompt and of judged scene
 # make test-gpu                               what needs an accelerator
