@@ -48,7 +48,8 @@ def require_fit(profile: Profile, weights: CheckpointFolder, configs: Path) -> N
 
 def stored_format(weights: CheckpointFolder) -> Weights:
     """The format in which the preview's weights lie; bf16 where nothing is known of them."""
-    return stored_weights(_names(weights.folder("preview")))
+    folder = weights.folder("preview")
+    return stored_weights(_names(folder, _listed(folder)))
 
 
 def _require_format(profile: Profile, weights: CheckpointFolder) -> None:
@@ -100,7 +101,7 @@ def _facts(root: Path) -> Facts:
 def _transformer(folder: Path) -> object | None:
     listed = _listed(folder)
     header = header_of(folder / str(listed.get(_TEXT_EMBEDDER, _SINGLE_NAME)))
-    names = _names(folder)
+    names = _names(folder, listed)
     embedder = header.get(_TEXT_EMBEDDER)
     shape = embedder.get("shape") if isinstance(embedder, dict) else None
     layers = {int(match[1]) for name in names if (match := _LAYER.match(name))}
@@ -114,8 +115,8 @@ def _listed(folder: Path) -> Mapping[str, object]:
     return listed if isinstance(listed, dict) else {}
 
 
-def _names(folder: Path) -> list[str]:
-    listed = _listed(folder)
+def _names(folder: Path, listed: Mapping[str, object]) -> list[str]:
+    """The tensors of a folder with this index, or of its one file."""
     return [str(name) for name in (listed if _TEXT_EMBEDDER in listed else header_of(folder / _SINGLE_NAME))]
 
 

@@ -60,11 +60,6 @@ def quantise_hidden(x: Tensor) -> Quantised:
     return Quantised((x.float() * (1 / HIDDEN_SCALE)).to(E4M3), scales)
 
 
-def dequantise(tensor: Quantised) -> Tensor:
-    """The numbers that `tensor` stands for, in fp32."""
-    return tensor.values.float() * tensor.scales.unsqueeze(-1)
-
-
 def quantised_linear(x: Tensor, weight: Quantised, group_sizes: Sequence[int], sets: int, hidden: bool) -> Tensor:
     """`x` [N, K], quantised here, times the blocks of `weight` [sets * out, K]: [N, out] in the dtype of `x`.
 

@@ -14,13 +14,17 @@ from magi2.models.preview.quantised import (
     E4M3_MAX,
     Quantised,
     QuantisedExperts,
-    dequantise,
     quantise,
     quantise_hidden,
     quantised_linear,
 )
 
 TOKENS, HEADS, EXPERTS, TOP_K, DIM, WIDTH = 37, 3, 8, 2, 16, 32
+
+
+def dequantise(tensor: Quantised) -> Tensor:
+    """The numbers that `tensor` stands for, in fp32."""
+    return tensor.values.float() * tensor.scales.unsqueeze(-1)
 
 
 @pytest.fixture
